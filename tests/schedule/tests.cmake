@@ -1,0 +1,3 @@
+ktune_test(schedule_test
+  SOURCES schedule/ScheduleTest.cpp schedule/ProblemTest.cpp schedule/GenomeTest.cpp
+  DEPS ir/schedule)
