@@ -1,0 +1,838 @@
+#include "search/Tuner.h"
+
+#include <algorithm>
+#include <cmath>
+#include <ctime>
+#include <limits>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+
+#include "base/Log.h"
+#include "search/Bandit.h"
+#include "search/Budget.h"
+#include "search/Evolution.h"
+#include "search/Prior.h"
+#include "search/Race.h"
+
+namespace ktune::search {
+namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+/// A sample lasts this, or one call where that is longer. Shorter ones measure the timer and the pool's wake-up.
+constexpr double kSampleSeconds = 1e-3;
+constexpr double kBatchCompileSeconds = 0.4;  ///< Long enough to amortise a phase change, short enough to learn often.
+constexpr double kMostPerWorker = 16;         ///< Candidates of one batch: evolution learns by generations.
+constexpr int64_t kGenerationZero = 32;       ///< Candidates that come from the prior alone, before anybody has learnt.
+constexpr size_t kFinalists = 8;              ///< Kept loaded for the finals.
+constexpr int kProofs = 3;                    ///< Finalists that may fail their proof before the default stays.
+constexpr int64_t kFallbackAfter = 8;         ///< Candidates to try before a wrong default means "use the fallback".
+constexpr int64_t kDefaultId = 0;
+
+/// What every unit shares.
+struct Session {
+  const TunerOptions& options;
+  Compiler& compiler;
+  Measurer& measurer;
+  Counters& counters;
+  BudgetKeeper& keeper;
+  size_t unitCount = 0;
+  double secondsPerCompile = 0;  ///< Wall time per candidate, all workers busy; 0 unknown.
+
+  [[nodiscard]] bool cancelled() const { return options.cancellation != nullptr && options.cancellation->raised(); }
+};
+
+struct Candidate {
+  int64_t id = 0;
+  schedule::PlanGenome genome;
+  std::string origin;
+  int arm = -1;  ///< The proposer, for the bandit; -1 for the incumbent.
+  cache::Plan plan;
+  Digest planDigest;
+  double logScore = kInfinity;
+  double lastNs = 0;
+};
+
+/// One unit on its way: each public function is one pass of tuneUnits(). A pass that runs out of time, or is
+/// cancelled, returns ok and sets over_; the next ones then do the least that leaves a truthful record. A Status that
+/// is not ok is a failure of the machine's.
+class UnitTuner {
+ public:
+  UnitTuner(Session& session, size_t index, const schedule::Problem& problem, const op::Key& key,
+            std::optional<schedule::PlanGenome> incumbent)
+      : session_(session),
+        options_(session.options),
+        index_(index),
+        problem_(problem),
+        points_(op::scoringPoints(problem.bucket)),
+        seed_(mixSeed(session.options.seed, key.digest.low ^ checksumOf(problem.bucket.describe(problem.source)))),
+        incumbent_(std::move(incumbent)),
+        label_(op::label(problem.source) + " " + problem.bucket.describe(problem.source)) {}
+
+  Status proveDefault();
+  Status search();
+  Status proveAndDuel();
+  /// The record to publish, or nothing when nothing was proven in time.
+  [[nodiscard]] std::optional<cache::Record> conclude(const op::Key& key, int32_t bucketIndex);
+
+  void report(const char* phase) const;
+  /// The last failure was that no worker can be started: it would repeat for every unit.
+  [[nodiscard]] bool hopeless() const { return hopeless_; }
+  [[nodiscard]] double seconds() const { return monotonicSeconds() - beganAt_; }
+
+ private:
+  Status ended(const Status& status, Deadline deadline, bool starting);
+  void reject(const Rejection& rejection);
+  Status compile(std::vector<Candidate>& batch, std::vector<Feedback>& feedback, Deadline deadline);
+  Status screen(std::vector<Candidate>& batch, std::vector<Feedback>& feedback, Deadline deadline);
+  Status race(std::vector<Candidate>& batch, std::vector<Feedback>& feedback, Deadline deadline);
+  void learn(const std::vector<Candidate>& batch, std::span<const Feedback> feedback, double bestBefore);
+  Result<bool> loadAndCheck(const Candidate& candidate, bool load, CheckLevel level, Deadline deadline,
+                            CheckOutcome& outcome);
+  Status open(uint64_t stream, Deadline deadline);
+  Status becomeAnchor(Candidate candidate, CheckOutcome proof, Deadline deadline);
+  void loseAnchor(const Rejection& rejection);
+  [[nodiscard]] std::vector<Candidate> propose(int n);
+  [[nodiscard]] int batchSize(Deadline deadline) const;
+  [[nodiscard]] double finishSeconds() const;
+  [[nodiscard]] bool stopping(Deadline deadline) {
+    if (session_.cancelled() || deadline.passed()) over_ = true;
+    return over_;
+  }
+  [[nodiscard]] const Candidate* best() const {
+    return !kept_.empty() && kept_.front().logScore < 0 ? &kept_.front() : nullptr;
+  }
+  [[nodiscard]] int points() const { return static_cast<int>(points_.size()); }
+
+  Session& session_;
+  const TunerOptions& options_;
+  size_t index_;
+  const schedule::Problem& problem_;
+  std::vector<std::vector<int64_t>> points_;
+  uint64_t seed_;
+  std::optional<schedule::PlanGenome> incumbent_;
+  std::string label_;
+  double beganAt_ = monotonicSeconds();
+
+  // The anchor is what everything is measured against: the default, or, where that was proven wrong, the first
+  // candidate proven right.
+  std::optional<Candidate> anchor_;
+  CheckOutcome anchorProof_;
+  bool defaultWrong_ = false;
+  std::vector<std::vector<double>> anchorTimes_;  ///< Per point.
+  MeasureFacts facts_;
+  std::optional<Race> race_;
+  std::vector<double> anchorNs_;  ///< Per point; 0 unknown.
+  double openSeconds_ = 0, fullCheckSeconds_ = 0;
+
+  std::set<Digest> tried_;                               ///< Genomes sent to the compiler.
+  std::map<Digest, Feedback> knownPlans_;                ///< What became of each distinct code.
+  std::vector<std::pair<Digest, Feedback>> duplicates_;  ///< Of this batch's own plans: they share their fate.
+  std::vector<Candidate> kept_;                          ///< The finalists so far, best first.
+  std::vector<std::unique_ptr<Proposer>> proposers_;
+  std::optional<Bandit> bandit_;
+  int64_t nextId_ = kDefaultId + 1;
+  int64_t candidates_ = 0, measured_ = 0;
+  std::map<std::string, int64_t> rejections_;
+  double secondsPerCandidate_ = 0;
+  bool over_ = false, exhausted_ = false, hopeless_ = false;
+
+  // The winner, once it was proven and won its duel.
+  std::optional<Candidate> winner_;
+  CheckOutcome winnerProof_;
+  DuelResult duel_;
+};
+
+void UnitTuner::report(const char* phase) const {
+  if (!options_.onProgress) return;
+  Progress progress;
+  progress.unit = index_;
+  progress.unitCount = session_.unitCount;
+  progress.label = label_;
+  progress.phase = phase;
+  progress.candidates = candidates_;
+  progress.bestRatio = best() != nullptr ? std::exp(best()->logScore) : 1;
+  progress.bestNs = best() != nullptr ? best()->lastNs : anchorNs_.empty() ? 0 : anchorNs_.back();
+  progress.secondsLeft = session_.keeper.total().remainingSeconds();
+  options_.onProgress(progress);
+}
+
+void UnitTuner::reject(const Rejection& rejection) {
+  ++rejections_[rejection.reason];
+  logDebug(label_ + ": " + rejection.reason + ": " + rejection.detail);
+}
+
+/// Turns a service's failure into the end of the unit where it is one.
+Status UnitTuner::ended(const Status& status, Deadline deadline, bool starting) {
+  if (session_.cancelled() || endedByCaller(status, deadline)) {
+    over_ = true;
+    return Status::ok();
+  }
+  hopeless_ = starting && status.code() == StatusCode::kUnavailable;
+  return status;
+}
+
+Status UnitTuner::open(uint64_t stream, Deadline deadline) {
+  double before = monotonicSeconds();
+  Result<MeasureFacts> facts = session_.measurer.open(problem_, {.seed = mixSeed(seed_, stream)}, deadline);
+  openSeconds_ = monotonicSeconds() - before;
+  if (!facts) return ended(facts.error(), deadline, /*starting=*/true);
+  facts_ = std::move(*facts);
+  return Status::ok();
+}
+
+/// True when CANDIDATE passed; a rejection is counted. After false, over_ tells whether time ran out instead.
+Result<bool> UnitTuner::loadAndCheck(const Candidate& candidate, bool load, CheckLevel level, Deadline deadline,
+                                     CheckOutcome& outcome) {
+  double before = monotonicSeconds();
+  auto spent = [&] { session_.counters.checkSeconds += monotonicSeconds() - before; };
+  if (load) {
+    Result<std::optional<Rejection>> loaded = session_.measurer.load(candidate.id, candidate.plan, deadline);
+    if (!loaded) {
+      spent();
+      KTUNE_TRY(ended(loaded.error(), deadline, false));
+      return false;
+    }
+    if (*loaded) {
+      spent();
+      outcome.rejection = **loaded;
+      reject(**loaded);
+      return false;
+    }
+  }
+  Result<CheckOutcome> checked = session_.measurer.check(candidate.id, level, deadline);
+  spent();
+  if (!checked) {
+    KTUNE_TRY(ended(checked.error(), deadline, false));
+    return false;
+  }
+  ++session_.counters.checks;
+  outcome = std::move(*checked);
+  if (!outcome.rejection) return true;
+  reject(*outcome.rejection);
+  return false;
+}
+
+// --- The default -----------------------------------------------------------------------------------------------------
+
+Status UnitTuner::proveDefault() {
+  // The proof may use the whole budget's time, not just the unit's share: without it there is nothing to publish.
+  Deadline deadline = session_.keeper.total();
+  if (stopping(deadline)) return Status::ok();
+  std::vector<Candidate> batch(1);
+  batch[0].id = kDefaultId;
+  batch[0].genome = schedule::defaultGenome(problem_, options_.target);
+  batch[0].origin = "default";
+  tried_.insert(batch[0].genome.digest());
+  report("compile");
+  std::vector<Feedback> feedback;
+  KTUNE_TRY(compile(batch, feedback, deadline));
+  defaultWrong_ = !feedback.empty();
+  if (stopping(deadline)) return Status::ok();
+  KTUNE_TRY(open(1, deadline));
+  if (over_) return Status::ok();
+  if (!batch.empty()) {
+    report("check");
+    CheckOutcome proof;
+    double before = monotonicSeconds();
+    KTUNE_ASSIGN(bool right, loadAndCheck(batch[0], /*load=*/true, CheckLevel::kFull, deadline, proof));
+    fullCheckSeconds_ = monotonicSeconds() - before;
+    if (right) {
+      KTUNE_TRY(becomeAnchor(std::move(batch[0]), std::move(proof), deadline));
+    } else if (proof.rejection) {
+      defaultWrong_ = true;
+      knownPlans_[batch[0].planDigest] = {batch[0].genome, batch[0].origin, kInfinity, true};
+    }
+  }
+  if (defaultWrong_) logWarning(label_ + ": the default schedule was rejected; looking for another that is right");
+  session_.keeper.learn(index_, seconds());
+  return Status::ok();
+}
+
+/// From here on the unit can be published, and candidates can be raced against CANDIDATE.
+Status UnitTuner::becomeAnchor(Candidate candidate, CheckOutcome proof, Deadline deadline) {
+  candidate.logScore = 0;
+  anchorProof_ = std::move(proof);
+  // Enough samples to plan by, and to show in case there is no time for a duel. The first warms up.
+  KTUNE_ASSIGN(AloneResult alone,
+               timeAlone(session_.measurer, session_.counters, candidate.id, points(), kSampleSeconds,
+                         {.minSamples = 4, .maxSamples = 4, .maxRelativeError = 0}, deadline));
+  if (alone.rejection) {  // it computes rightly, yet falls out when it is run again and again
+    reject(*alone.rejection);
+    knownPlans_[candidate.planDigest] = {candidate.genome, candidate.origin, kInfinity, true};
+    defaultWrong_ = defaultWrong_ || candidate.id == kDefaultId;
+    return Status::ok();
+  }
+  anchorTimes_ = std::move(alone.ns);
+  anchorNs_.clear();
+  for (const std::vector<double>& times : anchorTimes_) anchorNs_.push_back(times.empty() ? 0 : median(times));
+  race_.emplace(session_.measurer, session_.counters,
+                RaceOptions{.points = points(),
+                            .anchor = candidate.id,
+                            .sampleSeconds = kSampleSeconds,
+                            .anchorNs = anchorNs_,
+                            .shortestNs = shortestBelievableNs(problem_, options_.target, facts_),
+                            .seed = mixSeed(seed_, 3),
+                            .cancellation = options_.cancellation});
+  ++measured_;
+  anchor_ = std::move(candidate);
+  return Status::ok();
+}
+
+/// The proven anchor fell out while running: it cannot be published, and nothing can be compared with it.
+void UnitTuner::loseAnchor(const Rejection& rejection) {
+  reject(rejection);
+  defaultWrong_ = defaultWrong_ || anchor_->id == kDefaultId;
+  anchor_.reset();
+}
+
+// --- Propose, compile, check, race -----------------------------------------------------------------------------------
+
+/// Proof of the winner, a fresh worker, a screening there, the finals and the least duel.
+double UnitTuner::finishSeconds() const {
+  double samples = 0;  // one of each point
+  for (double ns : anchorNs_) samples += std::max(kSampleSeconds, ns * 1e-9);
+  return 1.2 * fullCheckSeconds_ + 1.2 * openSeconds_ + samples * (2 * 14 + 3 * static_cast<double>(kept_.size())) +
+         0.02;
+}
+
+int UnitTuner::batchSize(Deadline deadline) const {
+  int parallel = std::max(1, session_.compiler.parallelism());
+  double wanted = std::clamp(kBatchCompileSeconds / std::max(1e-6, session_.secondsPerCompile), 2.0 * parallel,
+                             kMostPerWorker * parallel);
+  // Half of what is left at most, so that the last batch too is raced to its end.
+  double affordable = 0.5 * deadline.remainingSeconds() / std::max(1e-6, secondsPerCandidate_);
+  double left = static_cast<double>(std::max<int64_t>(1, options_.budget.candidates) - candidates_);
+  if (affordable < 1) return 0;
+  return static_cast<int>(std::max(0.0, std::min({wanted, std::max<double>(affordable, parallel), left, 256.0})));
+}
+
+std::vector<Candidate> UnitTuner::propose(int n) {
+  std::vector<Candidate> batch;
+  auto add = [&](Proposal proposal, int arm) {
+    if (static_cast<int>(batch.size()) >= n || !tried_.insert(proposal.genome.digest()).second) return;
+    Candidate candidate;
+    candidate.id = nextId_++;
+    candidate.genome = std::move(proposal.genome);
+    candidate.origin = std::move(proposal.origin);
+    candidate.arm = arm;
+    batch.push_back(std::move(candidate));
+  };
+  auto ask = [&](size_t arm, int count) {
+    if (count <= 0) return;
+    for (Proposal& proposal : proposers_[arm]->propose(count)) add(std::move(proposal), static_cast<int>(arm));
+  };
+  if (incumbent_) {
+    add({schedule::repair(std::move(*incumbent_), problem_, options_.target), "incumbent"}, -1);
+    incumbent_.reset();
+  }
+  auto missing = [&] { return n - static_cast<int>(batch.size()); };
+  ask(0, static_cast<int>(std::min<int64_t>(missing(), 1 + kGenerationZero - candidates_)));
+  std::vector<int> shares = bandit_->share(missing());
+  for (size_t arm = 0; arm < proposers_.size(); ++arm) ask(arm, shares[arm]);
+  // What one proposer has run out of, or both thought of, the others make up for.
+  for (size_t arm = proposers_.size(); arm-- > 0;) ask(arm, missing());
+  return batch;
+}
+
+/// Leaves in BATCH what compiled to code not seen before.
+Status UnitTuner::compile(std::vector<Candidate>& batch, std::vector<Feedback>& feedback, Deadline deadline) {
+  std::vector<CompileRequest> requests;
+  requests.reserve(batch.size());
+  for (const Candidate& candidate : batch) requests.push_back({candidate.id, candidate.genome});
+  session_.counters.compiles += static_cast<int64_t>(requests.size());
+  candidates_ += static_cast<int64_t>(requests.size());
+  double before = monotonicSeconds();
+  Result<std::vector<CompileOutcome>> outcomes = session_.compiler.compile(problem_, requests, deadline);
+  double spent = monotonicSeconds() - before;
+  session_.counters.compileSeconds += spent;
+  if (!outcomes) {
+    batch.clear();
+    return ended(outcomes.error(), deadline, /*starting=*/true);
+  }
+  if (outcomes->size() > batch.size()) return internalError("the compiler returned more outcomes than requests");
+  // Requests not begun in time are no candidates.
+  candidates_ -= static_cast<int64_t>(batch.size() - outcomes->size());
+  batch.resize(outcomes->size());
+  if (!batch.empty()) {
+    // One candidate alone keeps one worker busy; its wall time may hold the workers' start as well.
+    auto n = static_cast<double>(batch.size());
+    double parallel = std::max(1, session_.compiler.parallelism());
+    double each = batch.size() == 1 && (*outcomes)[0].seconds > 0 ? (*outcomes)[0].seconds / parallel : spent / n;
+    if (batch.size() > 1 || session_.secondsPerCompile == 0) session_.secondsPerCompile = each;
+  }
+
+  std::vector<Candidate> fresh;
+  std::set<Digest> inBatch;
+  for (size_t i = 0; i < batch.size(); ++i) {
+    CompileOutcome& outcome = (*outcomes)[i];
+    Candidate& candidate = batch[i];
+    Feedback told{candidate.genome, candidate.origin, kInfinity, true};
+    if (outcome.rejection) {
+      reject(*outcome.rejection);
+      feedback.push_back(std::move(told));
+      continue;
+    }
+    candidate.plan = std::move(outcome.plan);
+    candidate.planDigest = candidate.plan.digest();
+    if (auto known = knownPlans_.find(candidate.planDigest); known != knownPlans_.end()) {
+      told.score = known->second.score;
+      told.rejected = known->second.rejected;
+      feedback.push_back(std::move(told));
+    } else if (anchor_ && candidate.planDigest == anchor_->planDigest) {
+      told.score = 1;
+      told.rejected = false;
+      feedback.push_back(std::move(told));
+    } else if (!inBatch.insert(candidate.planDigest).second) {
+      duplicates_.emplace_back(candidate.planDigest, std::move(told));
+    } else {
+      fresh.push_back(std::move(candidate));
+    }
+  }
+  batch = std::move(fresh);
+  return Status::ok();
+}
+
+/// Leaves in BATCH what loads and passes the quick check.
+Status UnitTuner::screen(std::vector<Candidate>& batch, std::vector<Feedback>& feedback, Deadline deadline) {
+  std::vector<Candidate> right;
+  for (Candidate& candidate : batch) {
+    if (stopping(deadline)) break;
+    // With nothing to race against, the first candidate that passes everything is what the others have to beat.
+    CheckLevel level = anchor_ ? CheckLevel::kScreen : CheckLevel::kFull;
+    CheckOutcome outcome;
+    KTUNE_ASSIGN(bool passed, loadAndCheck(candidate, /*load=*/true, level, deadline, outcome));
+    if (over_) break;
+    if (!passed) {
+      session_.measurer.drop(candidate.id);
+      Feedback told{std::move(candidate.genome), std::move(candidate.origin), kInfinity, true};
+      knownPlans_[candidate.planDigest] = told;
+      feedback.push_back(std::move(told));
+    } else if (!anchor_) {
+      KTUNE_TRY(becomeAnchor(candidate, std::move(outcome), deadline));
+      Feedback told{std::move(candidate.genome), std::move(candidate.origin), 1, !anchor_};
+      knownPlans_[candidate.planDigest] = told;
+      feedback.push_back(std::move(told));
+    } else {
+      right.push_back(std::move(candidate));
+    }
+  }
+  batch = std::move(right);
+  return Status::ok();
+}
+
+/// Races BATCH, keeps its best among the finalists and drops the others from the worker.
+Status UnitTuner::race(std::vector<Candidate>& batch, std::vector<Feedback>& feedback, Deadline deadline) {
+  std::vector<RaceEntry> entries;
+  for (const Candidate& candidate : batch) {
+    RaceEntry entry;
+    entry.id = candidate.id;
+    entries.push_back(std::move(entry));
+  }
+  std::optional<int64_t> incumbent;
+  if (best() != nullptr) incumbent = best()->id;
+  // Kernels that take long are less noisy, and cost more to look at.
+  double slowest = *std::max_element(anchorNs_.begin(), anchorNs_.end());
+  int samples = slowest < 2e6 ? 3 : slowest < 2e7 ? 2 : 1;
+  KTUNE_TRY(race_->run(entries, incumbent, {.samples = samples, .rounds = 3}, deadline));
+
+  if (incumbent) {  // it ran in every round: its standing is firmer now, for better or worse
+    RaceEntry standing = race_->standing(*incumbent);
+    if (standing.rejection) {
+      reject(*standing.rejection);
+      knownPlans_[kept_.front().planDigest].rejected = true;
+      session_.measurer.drop(*incumbent);
+      kept_.erase(kept_.begin());
+    } else if (standing.samples > 0) {
+      kept_.front().logScore = standing.logScore;
+      kept_.front().lastNs = standing.lastNs;
+      feedback.push_back({kept_.front().genome, kept_.front().origin, std::exp(standing.logScore), false});
+    }
+  }
+  for (size_t i = 0; i < batch.size(); ++i) {
+    Candidate& candidate = batch[i];
+    const RaceEntry& entry = entries[i];
+    measured_ += entry.samples > 0 ? 1 : 0;
+    Feedback told{candidate.genome, candidate.origin, kInfinity, true};
+    if (entry.rejection) {
+      reject(*entry.rejection);
+    } else if (std::isinf(entry.logScore)) {
+      continue;  // time ran out before its first sample: nothing is known
+    } else {
+      told.score = std::exp(entry.logScore);
+      told.rejected = false;
+      candidate.logScore = entry.logScore;
+      candidate.lastNs = entry.lastNs;
+      kept_.push_back(candidate);
+    }
+    knownPlans_[candidate.planDigest] = told;
+    feedback.push_back(std::move(told));
+  }
+  std::stable_sort(kept_.begin(), kept_.end(),
+                   [](const Candidate& a, const Candidate& b) { return a.logScore < b.logScore; });
+  auto retire = [&](int64_t id) {
+    session_.measurer.drop(id);
+    race_->forget(id);
+  };
+  for (const Candidate& candidate : batch)
+    if (std::isinf(candidate.logScore)) retire(candidate.id);
+  for (; kept_.size() > kFinalists; kept_.pop_back()) retire(kept_.back().id);
+  return Status::ok();
+}
+
+/// Tells everybody what became of the batch; the bandit, who gained by it.
+void UnitTuner::learn(const std::vector<Candidate>& batch, std::span<const Feedback> feedback, double bestBefore) {
+  for (const std::unique_ptr<Proposer>& proposer : proposers_) proposer->observe(feedback);
+  for (size_t arm = 0; arm < proposers_.size(); ++arm) {
+    int proposed = 0;
+    double bestOfArm = kInfinity;
+    for (const Candidate& candidate : batch) {
+      if (candidate.arm != static_cast<int>(arm)) continue;
+      ++proposed;
+      for (const Candidate& kept : kept_)
+        if (kept.id == candidate.id) bestOfArm = std::min(bestOfArm, kept.logScore);
+    }
+    bandit_->reward(arm, proposed, std::isinf(bestOfArm) ? 0 : std::max(0.0, bestBefore - bestOfArm));
+  }
+}
+
+Status UnitTuner::search() {
+  if (over_) return Status::ok();
+  double share = session_.keeper.deadlineOf(index_).remainingSeconds();
+  if (options_.budget.candidates <= candidates_ || share <= finishSeconds()) return Status::ok();
+  // The pool is built in the unit's own time: a short unit gets a small one.
+  int pool = static_cast<int>(std::clamp(300 * share, 100.0, 2000.0));
+  proposers_.push_back(
+      std::make_unique<PriorProposer>(problem_, options_.target, facts_.copyBytesPerSecond, mixSeed(seed_, 4), pool));
+  proposers_.push_back(std::make_unique<EvolutionProposer>(problem_, options_.target, mixSeed(seed_, 5)));
+  bandit_.emplace(proposers_.size());
+  if (anchor_) {
+    Feedback base[] = {{anchor_->genome, anchor_->origin, 1, false}};
+    for (const std::unique_ptr<Proposer>& proposer : proposers_) proposer->observe(base);
+  }
+  secondsPerCandidate_ = session_.secondsPerCompile + fullCheckSeconds_ / 4 + 4 * kSampleSeconds;
+
+  while (!over_) {
+    Deadline deadline = session_.keeper.deadlineOf(index_);
+    deadline = Deadline::after(deadline.remainingSeconds() - finishSeconds());
+    if (stopping(deadline)) break;
+    int size = batchSize(deadline);
+    if (size == 0) break;
+    double before = monotonicSeconds(), bestBefore = best() != nullptr ? best()->logScore : 0;
+    std::vector<Candidate> batch = propose(size);
+    if (batch.empty()) {
+      exhausted_ = true;
+      break;
+    }
+    std::vector<Candidate> proposed = batch;
+    std::vector<Feedback> feedback;
+    // On the cpu device compilers and kernels share the cores: compile() returns when its last worker is idle, and
+    // only then does anything run on the clock.
+    report("compile");
+    KTUNE_TRY(compile(batch, feedback, deadline));
+    report("check");
+    KTUNE_TRY(screen(batch, feedback, deadline));
+    report("race");
+    if (anchor_ && !batch.empty()) KTUNE_TRY(race(batch, feedback, deadline));
+    for (auto& [digest, told] : duplicates_) {
+      auto known = knownPlans_.find(digest);
+      if (known == knownPlans_.end()) continue;
+      told.score = known->second.score;
+      told.rejected = known->second.rejected;
+      feedback.push_back(std::move(told));
+    }
+    duplicates_.clear();
+    learn(proposed, feedback, bestBefore);
+    secondsPerCandidate_ = (monotonicSeconds() - before) / static_cast<double>(proposed.size());
+    if (race_ && race_->anchorRejection()) {
+      loseAnchor(*race_->anchorRejection());
+      break;
+    }
+  }
+  over_ = session_.cancelled();
+  return Status::ok();
+}
+
+// --- Prove and duel --------------------------------------------------------------------------------------------------
+
+Status UnitTuner::proveAndDuel() {
+  Deadline deadline = session_.keeper.deadlineOf(index_);
+  if (over_) return Status::ok();
+
+  // The finals: the scores so far chose these, so they flatter them; fresh samples put them in order.
+  if (anchor_ && kept_.size() > 1 && best() != nullptr) {
+    std::vector<RaceEntry> entries;
+    for (const Candidate& candidate : kept_) {
+      RaceEntry entry;
+      entry.id = candidate.id;
+      entries.push_back(std::move(entry));
+    }
+    double before = deadline.remainingSeconds();
+    KTUNE_TRY(race_->run(entries, std::nullopt, {.samples = 12, .rounds = 1, .keepAll = true},
+                         Deadline::after(0.3 * before)));
+    for (size_t i = 0; i < kept_.size(); ++i) {
+      if (entries[i].rejection) reject(*entries[i].rejection);
+      if (entries[i].rejection || entries[i].samples > 0) kept_[i].logScore = entries[i].logScore;
+      if (entries[i].samples > 0) kept_[i].lastNs = entries[i].lastNs;
+    }
+    std::erase_if(kept_, [](const Candidate& c) { return std::isinf(c.logScore); });
+    std::stable_sort(kept_.begin(), kept_.end(),
+                     [](const Candidate& a, const Candidate& b) { return a.logScore < b.logScore; });
+    if (race_->anchorRejection()) loseAnchor(*race_->anchorRejection());
+  }
+
+  bool fresh = false;  // already in the duel's worker
+  for (int tried = 0; tried < kProofs && !kept_.empty(); ++tried) {
+    if (anchor_ && best() == nullptr) break;
+    if (stopping(deadline)) break;
+    Candidate candidate = kept_.front();
+    kept_.erase(kept_.begin());
+    report("check");
+    CheckOutcome proof;
+    KTUNE_ASSIGN(bool right, loadAndCheck(candidate, /*load=*/fresh, CheckLevel::kFull, deadline, proof));
+    if (over_) break;
+    if (!right) continue;
+    if (!anchor_) {  // it was lost: there is no ratio, and the first finalist that is right is what we have
+      winner_ = std::move(candidate);
+      winnerProof_ = std::move(proof);
+      KTUNE_ASSIGN(AloneResult alone, timeAlone(session_.measurer, session_.counters, winner_->id, points(),
+                                                kSampleSeconds, {}, deadline));
+      duel_.challengerNs = std::move(alone.ns);
+      return Status::ok();
+    }
+
+    // The duel: a fresh process with fresh inputs, which the finalist must compute rightly too.
+    if (deadline.remainingSeconds() < openSeconds_) break;
+    report("duel");
+    KTUNE_TRY(open(2, deadline));
+    fresh = true;
+    if (stopping(deadline)) break;
+    Result<std::optional<Rejection>> loaded = session_.measurer.load(anchor_->id, anchor_->plan, deadline);
+    if (!loaded) return ended(loaded.error(), deadline, false);
+    if (*loaded) {
+      loseAnchor(**loaded);
+      winner_ = std::move(candidate);
+      winnerProof_ = std::move(proof);
+      return Status::ok();
+    }
+    CheckOutcome again;
+    KTUNE_ASSIGN(bool stillRight, loadAndCheck(candidate, /*load=*/true, CheckLevel::kScreen, deadline, again));
+    if (over_) break;
+    if (!stillRight) continue;
+    DuelOptions options;
+    options.points = points();
+    options.anchor = anchor_->id;
+    options.challenger = candidate.id;
+    options.sampleSeconds = kSampleSeconds;
+    options.anchorNs = anchorNs_;
+    options.tried = measured_;
+    options.seed = mixSeed(seed_, 6);
+    options.shortestNs = shortestBelievableNs(problem_, options_.target, facts_);
+    options.cancellation = options_.cancellation;
+    KTUNE_ASSIGN(duel_, duel(session_.measurer, session_.counters, options, deadline));
+    if (duel_.challengerRejection) {
+      reject(*duel_.challengerRejection);
+      duel_ = {};
+      continue;
+    }
+    if (duel_.rounds > 0) anchorTimes_ = duel_.anchorNs;
+    if (duel_.anchorRejection) loseAnchor(*duel_.anchorRejection);
+    if (duel_.significant || !anchor_) {
+      winner_ = std::move(candidate);
+      winnerProof_ = std::move(proof);
+      winnerProof_.worstErrorShare = std::max(winnerProof_.worstErrorShare, again.worstErrorShare);
+    }
+    return Status::ok();
+  }
+  if (!anchor_ || over_) return Status::ok();
+
+  // The default stays; its times are what the record has to show.
+  KTUNE_ASSIGN(AloneResult alone,
+               timeAlone(session_.measurer, session_.counters, anchor_->id, points(), kSampleSeconds, {}, deadline));
+  for (size_t point = 0; point < points_.size(); ++point)
+    if (alone.ns[point].size() >= anchorTimes_[point].size()) anchorTimes_[point] = std::move(alone.ns[point]);
+  return Status::ok();
+}
+
+// --- Publish ---------------------------------------------------------------------------------------------------------
+
+std::optional<cache::Record> UnitTuner::conclude(const op::Key& key, int32_t bucketIndex) {
+  cache::Record record;
+  cache::Evidence& evidence = record.evidence;
+  const Candidate* chosen = winner_ ? &*winner_ : anchor_ ? &*anchor_ : nullptr;
+  if (chosen == nullptr) {
+    bool searched = exhausted_ || candidates_ >= std::min(kFallbackAfter, options_.budget.candidates);
+    if (!defaultWrong_ || !searched) return std::nullopt;
+    record.decision = cache::Decision::kUseFallback;
+  } else {
+    record.decision = winner_ || chosen->id != kDefaultId ? cache::Decision::kTuned : cache::Decision::kDefault;
+    record.genome = chosen->genome;
+    record.plan = chosen->plan;
+    evidence.planDigest = chosen->planDigest;
+    evidence.proposer = chosen->origin;
+    const CheckOutcome& proof = winner_ ? winnerProof_ : anchorProof_;
+    evidence.checks = proof.checks;
+    evidence.worstErrorShare = proof.worstErrorShare;
+    const auto& times = winner_ ? duel_.challengerNs : anchorTimes_;
+    for (size_t point = 0; point < points_.size(); ++point) {
+      cache::PointEvidence at;
+      op::Work work = op::workOf(problem_.source, points_[point]);
+      at.symbolValues = points_[point];
+      at.samples = point < times.size() ? static_cast<int64_t>(times[point].size()) : 0;
+      at.medianNs = at.samples > 0 ? median(times[point]) : 0;
+      // A default that was proven wrong has no time worth comparing with.
+      bool hasDefault = anchor_ && anchor_->id == kDefaultId && !anchorTimes_[point].empty();
+      at.defaultMedianNs = hasDefault ? median(anchorTimes_[point]) : 0;
+      at.bytes = work.bytes;
+      at.operations = work.operations;
+      evidence.points.push_back(std::move(at));
+    }
+    if (winner_ && duel_.decided) {
+      evidence.ratio = std::exp(duel_.logRatio.estimate);
+      evidence.ratioLow = std::exp(duel_.logRatio.low);
+      evidence.ratioHigh = std::exp(duel_.logRatio.high);
+    }
+  }
+  record.key = key;
+  record.bucketIndex = bucketIndex;
+  record.bucket = problem_.bucket;
+  record.canonical = op::canonicalBytes(problem_.source);
+  record.hardware = options_.target.hardware;
+  record.stamp = options_.stamp;
+  evidence.seed = options_.seed;
+  evidence.candidates = candidates_;
+  evidence.measured = measured_;
+  evidence.rejections = rejections_;
+  evidence.copyBytesPerSecond = facts_.copyBytesPerSecond;
+  evidence.regime = facts_.regime;
+  evidence.tuningSeconds = seconds();
+  evidence.unixTime = static_cast<int64_t>(std::time(nullptr));
+  return record;
+}
+
+/// A unit before its turn.
+struct Pending {
+  op::Key key;
+  std::optional<op::Bucket> bucket;  ///< Nothing when the index is out of range.
+};
+
+Pending keyUnit(const Unit& unit, const TunerOptions& options) {
+  Pending pending;
+  pending.key = op::keyOf(unit.graph, options.target.hardware);
+  std::vector<op::Bucket> buckets = op::bucketsOf(unit.graph);
+  if (unit.bucketIndex >= 0 && static_cast<size_t>(unit.bucketIndex) < buckets.size())
+    pending.bucket = buckets[static_cast<size_t>(unit.bucketIndex)];
+  return pending;
+}
+
+bool isHit(const std::optional<cache::Record>& record, const TunerOptions& options) {
+  return record && record->stamp == options.stamp && !options.retune;
+}
+
+void reportHit(const TunerOptions& options, const Unit& unit, const Pending& pending, size_t index, size_t count,
+               double secondsLeft) {
+  if (!options.onProgress) return;
+  Progress progress;
+  progress.unit = index;
+  progress.unitCount = count;
+  progress.label = op::label(unit.graph) + " " + pending.bucket->describe(unit.graph);
+  progress.phase = "hit";
+  progress.secondsLeft = secondsLeft;
+  options.onProgress(progress);
+}
+
+}  // namespace
+
+Result<std::vector<UnitReport>> tuneUnits(const std::vector<Unit>& units, const TunerOptions& options,
+                                          Compiler& compiler, Measurer& measurer, cache::Store& store,
+                                          Counters& counters) {
+  // Key every unit, and look each up once before the clock is divided: hits need no share of it.
+  std::vector<Pending> pending;
+  std::vector<BudgetKeeper::Unit> shares;
+  for (const Unit& unit : units) {
+    pending.push_back(keyUnit(unit, options));
+    BudgetKeeper::Unit share{.weight = unit.weight, .work = 1, .settled = true};
+    if (pending.back().bucket) {
+      op::Work work = op::workOf(unit.graph, op::scoringPoints(*pending.back().bucket).back());
+      KTUNE_ASSIGN(std::optional<cache::Record> record, store.get(pending.back().key, unit.bucketIndex));
+      share.work = work.bytes + work.operations;
+      share.settled = isHit(record, options);
+    }
+    shares.push_back(share);
+  }
+  BudgetKeeper keeper(options.budget.seconds, std::move(shares));
+  Session session{options, compiler, measurer, counters, keeper, units.size(), 0};
+
+  std::vector<UnitReport> reports;
+  for (size_t i = 0; i < units.size(); ++i) {
+    const Unit& unit = units[i];
+    UnitReport& report = reports.emplace_back();
+    double began = monotonicSeconds();
+    auto done = [&](UnitOutcome outcome, Status status) {
+      report.outcome = outcome;
+      report.status = std::move(status);
+      report.seconds = monotonicSeconds() - began;
+      keeper.finish(i);
+      if (options.onUnit) options.onUnit(i, report);
+    };
+    keeper.begin(i);
+    if (!pending[i].bucket) {
+      done(UnitOutcome::kFailed,
+           invalidArgument("no bucket " + std::to_string(unit.bucketIndex) + " in " + op::label(unit.graph)));
+      continue;
+    }
+
+    // Look up: the same unit may have been published earlier in this very list.
+    KTUNE_ASSIGN(std::optional<cache::Record> cached, store.get(pending[i].key, unit.bucketIndex));
+    if (isHit(cached, options)) {
+      ++counters.hits;
+      report.record = std::move(*cached);
+      reportHit(options, unit, pending[i], i, units.size(), keeper.total().remainingSeconds());
+      done(UnitOutcome::kHit, Status::ok());
+      continue;
+    }
+    if (session.cancelled() || keeper.total().passed()) {
+      done(UnitOutcome::kNotReached, session.cancelled() ? cancelled("cancelled before its turn")
+                                                         : deadlineExceeded("the budget ended before its turn"));
+      continue;
+    }
+    Result<schedule::Problem> problem = schedule::Problem::create(unit.graph, *pending[i].bucket);
+    if (!problem) {
+      done(UnitOutcome::kFailed, problem.error());
+      continue;
+    }
+    std::optional<schedule::PlanGenome> incumbent;
+    if (cached && cached->decision != cache::Decision::kUseFallback) incumbent = std::move(cached->genome);
+    UnitTuner tuner(session, i, *problem, pending[i].key, std::move(incumbent));
+
+    // The default first: once it is proven there is something to publish, whatever happens later.
+    Status status = tuner.proveDefault();
+    // Propose, compile, check and race until the unit's time or candidates are used up.
+    if (status.isOk()) status = tuner.search();
+    // The best must be right beyond doubt, and faster beyond doubt.
+    if (status.isOk()) status = tuner.proveAndDuel();
+    if (!status.isOk()) {
+      if (tuner.hopeless()) return status;
+      done(UnitOutcome::kFailed, status);
+      continue;
+    }
+
+    // Publish.
+    std::optional<cache::Record> record = tuner.conclude(pending[i].key, unit.bucketIndex);
+    if (!record) {
+      done(UnitOutcome::kNotReached, session.cancelled()
+                                         ? cancelled("cancelled before anything was proven")
+                                         : deadlineExceeded("the budget ended before anything was proven"));
+      continue;
+    }
+    KTUNE_TRY(store.put(*record));
+    ++counters.tuned;
+    report.record = std::move(*record);
+    tuner.report("published");
+    done(UnitOutcome::kTuned, Status::ok());
+  }
+  return reports;
+}
+
+}  // namespace ktune::search
