@@ -323,6 +323,10 @@ Result<DuelResult> duel(Measurer& measurer, Counters& counters, const DuelOption
   return result;
 }
 
+namespace {
+constexpr double kLongEnoughSeconds = 0.2;  ///< Of sampling one plan alone at one point.
+}  // namespace
+
 Result<AloneResult> timeAlone(Measurer& measurer, Counters& counters, int64_t id, int points, double sampleSeconds,
                               StoppingRule::Parameters stop, Deadline deadline) {
   AloneResult result;
@@ -331,7 +335,12 @@ Result<AloneResult> timeAlone(Measurer& measurer, Counters& counters, int64_t id
     StoppingRule rule(stop);
     double last = sampleSeconds;
     bool stopped = false;
-    while (rule.verdict() == StoppingRule::Verdict::kContinue && deadline.remainingSeconds() > last) {
+    double began = monotonicSeconds();
+    // Calls of a tenth of a second and more are steady: two say enough, and more would take the search's time.
+    auto enough = [&] {
+      return result.ns[static_cast<size_t>(point)].size() >= 2 && monotonicSeconds() - began > kLongEnoughSeconds;
+    };
+    while (!enough() && rule.verdict() == StoppingRule::Verdict::kContinue && deadline.remainingSeconds() > last) {
       int64_t call[] = {id};
       KTUNE_ASSIGN(std::vector<Sample> samples,
                    sampleOnce(measurer, counters, call, point, sampleSeconds, deadline, stopped));

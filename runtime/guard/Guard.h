@@ -1,0 +1,56 @@
+// The guard: is a plan right? Runs in the measure worker. See docs/guard.md.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "ir/op/Reference.h"
+#include "ir/schedule/Problem.h"
+#include "runtime/launch/Device.h"
+
+namespace ktune::runtime {
+
+/// Version of the guard; part of every record's stamp. Raise it when a check is added or changed.
+inline constexpr const char* kGuardVersion = "1";
+
+struct GuardVerdict {
+  bool right = false;
+  std::string reason;  ///< A rejection class (search/Services.h), empty when right.
+  std::string detail;
+  std::vector<std::string> checks;
+  double worstErrorShare = 0;
+};
+
+/// Who is at work inside a check, so that a watchdog can be strict with candidates and patient with references.
+enum class GuardPhase : uint8_t {
+  kTrusted = 0,    ///< Making inputs, evaluating references, comparing.
+  kCandidate = 1,  ///< The candidate runs.
+};
+
+struct GuardOptions {
+  uint64_t seed = 1;
+  uint64_t memoryBytes = 0;  ///< Cap for inputs, outputs and references; 0 = a third of what is available.
+  std::function<void(GuardPhase)> onPhase;  ///< Called at each change; may be empty.
+};
+
+/// Checks plans of one problem on one device. References are computed once per case, on the device's host threads.
+class Guard {
+ public:
+  /// The problem is copied; DEVICE must outlive the guard.
+  /// Errors: kResourceExhausted naming the bytes needed; kUnsupported when an output of zeros or of one constant would
+  /// pass as right on every distribution, so that nothing could be proven.
+  [[nodiscard]] static Result<std::unique_ptr<Guard>> create(const schedule::Problem& problem, Device& device,
+                                                             const GuardOptions& options);
+  virtual ~Guard() = default;
+  /// One case: the first distribution at the bucket's high end.
+  virtual GuardVerdict screen(LoadedPlan& plan) = 0;
+  /// All cases (fewer for a problem whose references are expensive, see docs/guard.md): distributions (normal, uniform
+  /// positive, mixed magnitudes, cancellation, special values), scoring and held-out points, shifted buffers (minimum
+  /// promised alignment), repeats compared bit for bit.
+  virtual GuardVerdict prove(LoadedPlan& plan) = 0;
+};
+
+}  // namespace ktune::runtime

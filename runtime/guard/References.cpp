@@ -1,0 +1,276 @@
+#include "runtime/guard/References.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "ir/op/Operator.h"
+
+namespace ktune::runtime {
+
+namespace {
+
+bool dependsOnSymbol(const op::Shape& shape) {
+  return std::any_of(shape.begin(), shape.end(), [](const op::Dim& d) { return !d.isStatic(); });
+}
+
+// The rows of a block may be evaluated one piece at a time: a symbol in front and nowhere else.
+bool symbolInFrontOnly(const op::Shape& shape) {
+  for (size_t d = 1; d < shape.size(); ++d) {
+    if (!shape[d].isStatic()) return false;
+  }
+  return true;
+}
+
+float roundedDown(double bound) {
+  if (std::isinf(bound)) return std::numeric_limits<float>::infinity();
+  const auto narrow = static_cast<float>(bound);
+  if (std::isinf(narrow)) return std::numeric_limits<float>::max();
+  return static_cast<double>(narrow) > bound ? std::nextafterf(narrow, 0.0f) : narrow;
+}
+
+// The part of VIEW that starts at BEGIN and has EXTENTS.
+TensorView boxOf(TensorView view, const std::vector<int64_t>& begin, std::vector<int64_t> extents) {
+  int64_t offset = 0;
+  for (size_t d = 0; d < begin.size(); ++d) offset += begin[d] * view.strides[d];
+  view.data = view.at(offset);
+  view.extents = std::move(extents);
+  return view;
+}
+
+// Into memory that is used again from block to block: gigabytes of fresh pages cost more than the conversion.
+void readTensor(const TensorView& view, const op::ParallelFor& parallelFor, op::RefTensor& tensor) {
+  const int64_t rows = view.rows();
+  const int64_t columns = view.columns();
+  tensor.shape = view.extents;
+  tensor.values.resize(static_cast<size_t>(rows * columns));
+  parallelFor(rows, [&](int64_t begin, int64_t end) {
+    for (int64_t row = begin; row < end; ++row)
+      loadElements(view.dtype, view.at(view.rowOffset(row)), view.columnStride(), columns,
+                   tensor.values.data() + row * columns);
+  });
+}
+
+}  // namespace
+
+ReferenceEvaluator::ReferenceEvaluator(const schedule::Problem& problem, uint64_t workingBytes)
+    : problem_(problem), limit_(workingBytes) {
+  findRows();
+  findColumns();
+}
+
+void ReferenceEvaluator::findRows() {
+  const op::Graph& graph = problem_.primitives;
+  if (graph.symbols.size() != 1) return;
+  for (size_t v = 0; v < graph.valueCount(); ++v) {
+    if (!symbolInFrontOnly(problem_.types[v].shape)) return;
+  }
+  for (size_t n = 0; n < graph.nodes.size(); ++n) {
+    const op::OperatorDef* op = op::findOperator(graph.nodes[n].op);
+    if (op == nullptr || op->kind == op::OperatorKind::kComposite) return;
+    const op::Shape& result = problem_.types[static_cast<size_t>(graph.resultOf(n))].shape;
+    for (size_t o = 0; o < graph.nodes[n].operands.size(); ++o) {
+      const op::Shape& operand = problem_.types[static_cast<size_t>(graph.nodes[n].operands[o])].shape;
+      if (!dependsOnSymbol(operand)) continue;
+      if (op->kind == op::OperatorKind::kContraction && o != 0) return;
+      if (result.size() != operand.size() || !(result[0] == operand[0])) return;
+    }
+  }
+  for (const op::Output& output : graph.outputs) {
+    if (!dependsOnSymbol(problem_.types[static_cast<size_t>(output.value)].shape)) return;
+  }
+  rowsIndependent_ = true;
+}
+
+void ReferenceEvaluator::findColumns() {
+  const op::Graph& graph = problem_.primitives;
+  const auto shapeOf = [&](int32_t v) -> const op::Shape& { return problem_.types[static_cast<size_t>(v)].shape; };
+  std::vector<Axis> axis(graph.valueCount(), Axis::kNone);
+  int64_t columns = 0;
+  for (const op::Output& output : graph.outputs) {
+    const op::Shape& shape = shapeOf(output.value);
+    if (shape.empty() || !shape.back().isStatic() || (columns != 0 && columns != shape.back().factor)) return;
+    columns = shape.back().factor;
+    axis[static_cast<size_t>(output.value)] = Axis::kLast;
+  }
+  if (columns < 2) return;
+
+  // From the outputs to the inputs: which dim of an operand the columns come from.
+  const auto require = [&](int32_t value, Axis wanted) {
+    Axis& present = axis[static_cast<size_t>(value)];
+    if (present != Axis::kNone && present != wanted) return false;
+    present = wanted;
+    return true;
+  };
+  for (size_t n = graph.nodes.size(); n-- > 0;) {
+    const op::Node& node = graph.nodes[n];
+    const Axis wanted = axis[static_cast<size_t>(graph.resultOf(n))];
+    if (wanted == Axis::kNone) continue;
+    const op::OperatorDef* op = op::findOperator(node.op);
+    if (op == nullptr) return;
+    const size_t resultRank = shapeOf(graph.resultOf(n)).size();
+    switch (op->kind) {
+      case op::OperatorKind::kConstant:
+        break;
+      case op::OperatorKind::kElementwise:
+        for (int32_t operand : node.operands) {
+          const op::Shape& shape = shapeOf(operand);
+          // A broadcast operand has no columns of its own.
+          if (shape.empty() || (wanted == Axis::kFirst && shape.size() != resultRank)) continue;
+          const op::Dim& dim = wanted == Axis::kFirst ? shape.front() : shape.back();
+          if (dim == op::Dim::fixed(1)) continue;
+          if (!(dim == op::Dim::fixed(columns)) || !require(operand, wanted)) return;
+        }
+        break;
+      case op::OperatorKind::kReduction:
+        if (wanted != Axis::kFirst || resultRank < 2 || !require(node.operands[0], Axis::kFirst)) return;
+        break;
+      case op::OperatorKind::kContraction:
+        if (wanted != Axis::kLast || !require(node.operands[1], Axis::kFirst)) return;
+        break;
+      default:
+        return;
+    }
+  }
+  // And back: whatever has columns must be used column by column everywhere.
+  for (size_t n = 0; n < graph.nodes.size(); ++n) {
+    const op::Node& node = graph.nodes[n];
+    const op::OperatorDef* op = op::findOperator(node.op);
+    const Axis result = axis[static_cast<size_t>(graph.resultOf(n))];
+    for (size_t o = 0; o < node.operands.size(); ++o) {
+      const Axis operand = axis[static_cast<size_t>(node.operands[o])];
+      if (operand == Axis::kNone) continue;
+      if (op->kind == op::OperatorKind::kContraction ? (o != 1 || operand != Axis::kFirst || result != Axis::kLast)
+                                                     : operand != result)
+        return;
+    }
+  }
+  columnAxis_.assign(axis.begin(), axis.begin() + static_cast<std::ptrdiff_t>(graph.inputs.size()));
+  columns_ = columns;
+  // The description as written must agree that it can be cut.
+  const op::Graph smaller = cut(2);
+  const Result<std::vector<op::ValueType>> types =
+      op::verify(smaller).isOk() ? op::inferTypes(smaller) : Result<std::vector<op::ValueType>>(unsupported("no"));
+  bool agrees = types.has_value();
+  for (const op::Output& output : smaller.outputs)
+    agrees = agrees && (*types)[static_cast<size_t>(output.value)].shape.back() == op::Dim::fixed(2);
+  if (!agrees) columns_ = 0;
+}
+
+op::Graph ReferenceEvaluator::cut(int64_t columns) const {
+  op::Graph graph = problem_.source;
+  if (rowsIndependent_ && !graph.symbols.empty()) graph.symbols[0].min = 1;
+  if (columns_ == 0) return graph;
+  for (size_t i = 0; i < graph.inputs.size(); ++i) {
+    graph.inputs[i].strides.clear();  // References are dense.
+    op::Shape& shape = graph.inputs[i].type.shape;
+    if (columnAxis_[i] == Axis::kFirst) shape.front() = op::Dim::fixed(columns);
+    if (columnAxis_[i] == Axis::kLast) shape.back() = op::Dim::fixed(columns);
+  }
+  return graph;
+}
+
+uint64_t ReferenceEvaluator::bytesOf(const op::Graph& graph, const std::vector<int64_t>& symbolValues) const {
+  const Result<std::vector<op::ValueType>> types = op::inferTypes(graph);
+  if (!types) return std::numeric_limits<uint64_t>::max();
+  double bytes = 0;
+  for (size_t v = 0; v < types->size(); ++v) {
+    double elements = 1;
+    for (const op::Dim& dim : (*types)[v].shape) elements *= static_cast<double>(dim.extent(symbolValues));
+    bytes += elements * (v < graph.inputs.size() ? 8 : 16);
+  }
+  return bytes < 1e18 ? static_cast<uint64_t>(bytes) : std::numeric_limits<uint64_t>::max();
+}
+
+ReferenceEvaluator::Block ReferenceEvaluator::chooseBlock(const std::vector<int64_t>& symbolValues) const {
+  // Small enough blocks that one more halving is cheap, large enough that every thread has work.
+  constexpr int64_t kLeastColumns = 32;
+  std::vector<int64_t> symbols = symbolValues;
+  Block block{rowsIndependent_ ? symbols[0] : 0, columns_, 0};
+  block.bytes = bytesOf(cut(block.columns), symbols);
+  while (block.bytes > limit_) {
+    Block best = block;
+    if (rowsIndependent_ && block.symbol > 1) {
+      symbols[0] = (block.symbol + 1) / 2;
+      const uint64_t bytes = bytesOf(cut(block.columns), symbols);
+      if (bytes < best.bytes) best = {symbols[0], block.columns, bytes};
+      symbols[0] = block.symbol;
+    }
+    if (columns_ > 0 && block.columns > kLeastColumns) {
+      const int64_t half = (block.columns + 1) / 2;
+      const uint64_t bytes = bytesOf(cut(half), symbols);
+      if (bytes < best.bytes) best = {block.symbol, half, bytes};
+    }
+    if (best.bytes >= block.bytes) break;
+    block = best;
+    if (rowsIndependent_) symbols[0] = block.symbol;
+  }
+  return block;
+}
+
+uint64_t ReferenceEvaluator::workingBytes(const std::vector<int64_t>& symbolValues) const {
+  return chooseBlock(symbolValues).bytes;
+}
+
+Result<std::vector<Expected>> ReferenceEvaluator::evaluate(const std::vector<int64_t>& symbolValues,
+                                                           const std::vector<TensorView>& inputs,
+                                                           const op::ParallelFor& parallelFor) const {
+  const op::Graph& source = problem_.source;
+  KTUNE_ASSIGN(const std::vector<op::ValueType> types, op::inferTypes(source));
+  std::vector<Expected> results(source.outputs.size());
+  std::vector<std::vector<int64_t>> outputExtents;
+  for (size_t o = 0; o < source.outputs.size(); ++o) {
+    const op::Shape& shape = types[static_cast<size_t>(source.outputs[o].value)].shape;
+    KTUNE_ASSIGN(const int64_t count, op::elementCount(shape, symbolValues));
+    results[o].values.resize(static_cast<size_t>(count));
+    results[o].bounds.resize(static_cast<size_t>(count));
+    outputExtents.push_back(extentsOf(shape, symbolValues));
+  }
+
+  const Block block = chooseBlock(symbolValues);
+  const int64_t rowCount = rowsIndependent_ ? symbolValues[0] : 1;
+  const int64_t rowStep = rowsIndependent_ ? block.symbol : 1;
+  const int64_t columnCount = columns_ > 0 ? columns_ : 1;
+  const int64_t columnStep = columns_ > 0 ? block.columns : 1;
+  std::vector<int64_t> symbols = symbolValues;
+  std::vector<op::RefTensor> tensors(source.inputs.size());
+  for (int64_t column = 0; column < columnCount; column += columnStep) {
+    const int64_t columns = std::min(columnStep, columnCount - column);
+    const op::Graph graph = cut(columns);
+    for (int64_t row = 0; row < rowCount; row += rowStep) {
+      if (rowsIndependent_) symbols[0] = std::min(rowStep, rowCount - row);
+      for (size_t i = 0; i < graph.inputs.size(); ++i) {
+        const op::Shape& shape = graph.inputs[i].type.shape;
+        std::vector<int64_t> begin(shape.size(), 0);
+        if (rowsIndependent_ && !shape.empty() && !shape[0].isStatic()) begin[0] = shape[0].factor * row;
+        if (columns_ > 0 && columnAxis_[i] == Axis::kFirst) begin.front() = column;
+        if (columns_ > 0 && columnAxis_[i] == Axis::kLast) begin.back() = column;
+        readTensor(boxOf(inputs[i], begin, extentsOf(shape, symbols)), parallelFor, tensors[i]);
+      }
+      KTUNE_ASSIGN(const std::vector<op::RefTensor> outputs,
+                   op::evaluateReference(graph, symbols, tensors, parallelFor));
+      for (size_t o = 0; o < outputs.size(); ++o) {
+        // Where the block lies in the whole output, whose strides in doubles are those of a dense tensor.
+        std::vector<int64_t> begin(outputExtents[o].size(), 0);
+        const op::Shape& shape = types[static_cast<size_t>(source.outputs[o].value)].shape;
+        if (rowsIndependent_) begin[0] = shape[0].factor * row;
+        if (columns_ > 0) begin.back() = column;
+        const TensorView whole = TensorView::dense(op::DType::kF64, results[o].values.data(), outputExtents[o]);
+        const TensorView box = boxOf(whole, begin, outputs[o].shape);
+        const int64_t width = box.columns();
+        for (int64_t r = 0; r < box.rows(); ++r) {
+          auto* values = static_cast<double*>(box.at(box.rowOffset(r)));
+          float* bounds = results[o].bounds.data() + (values - results[o].values.data());
+          const auto from = static_cast<size_t>(r * width);
+          for (size_t c = 0; c < static_cast<size_t>(width); ++c) {
+            values[c] = outputs[o].values[from + c];
+            bounds[c] = outputs[o].bounds.empty() ? 0.0f : roundedDown(outputs[o].bounds[from + c]);
+          }
+        }
+      }
+    }
+  }
+  return results;
+}
+
+}  // namespace ktune::runtime

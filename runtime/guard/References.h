@@ -1,0 +1,64 @@
+// References of a problem within a memory limit: op::evaluateReference, a block of rows and columns at a time.
+#pragma once
+
+#include <vector>
+
+#include "ir/op/Reference.h"
+#include "ir/schedule/Problem.h"
+#include "runtime/launch/Elements.h"
+
+namespace ktune::runtime {
+
+/// The reference of one output, dense row-major.
+struct Expected {
+  std::vector<double> values;
+  std::vector<float> bounds;  ///< Rounded down; infinite where the reference can't judge.
+};
+
+/// The fp64 reference takes 8 bytes an input element and 16 an intermediate one: a language-model head of 2.5 GB of
+/// f32 weights would take 5 GB. So it is evaluated in blocks where the description allows:
+///  - rows, when the one symbol counts independent rows (it is the outer dim of every value that has it, and no
+///    contraction has it in its weights): the same description at smaller symbol values;
+///  - columns, when every output column depends only on one column of the intermediate values (nothing reduces over
+///    them): a description whose weights have fewer rows.
+/// What may be cut is found on the primitives, whose meaning is known; what is evaluated is the description as
+/// written, cut in its inputs' dims.
+class ReferenceEvaluator {
+ public:
+  /// WORKINGBYTES: what one evaluation may take beyond its result, where cutting can help.
+  /// PROBLEM must outlive the evaluator.
+  ReferenceEvaluator(const schedule::Problem& problem, uint64_t workingBytes);
+
+  /// Bytes beyond the result that evaluate() takes at these symbol values: more than workingBytes when the
+  /// description can't be cut that small.
+  [[nodiscard]] uint64_t workingBytes(const std::vector<int64_t>& symbolValues) const;
+  /// INPUTS: the inputs in memory. Errors: as op::evaluateReference.
+  [[nodiscard]] Result<std::vector<Expected>> evaluate(const std::vector<int64_t>& symbolValues,
+                                                       const std::vector<TensorView>& inputs,
+                                                       const op::ParallelFor& parallelFor) const;
+
+  [[nodiscard]] bool rowsAreIndependent() const { return rowsIndependent_; }
+  [[nodiscard]] bool columnsAreIndependent() const { return columns_ > 0; }
+
+ private:
+  enum class Axis : uint8_t { kNone, kFirst, kLast };
+  struct Block {
+    int64_t symbol = 0;   ///< Value of the symbol in a block (unused when rows are not cut).
+    int64_t columns = 0;  ///< Columns in a block (unused when columns are not cut).
+    uint64_t bytes = 0;
+  };
+
+  const schedule::Problem& problem_;
+  uint64_t limit_;
+  bool rowsIndependent_ = false;
+  int64_t columns_ = 0;           ///< Extent of the outputs' last dim when it can be cut, else 0.
+  std::vector<Axis> columnAxis_;  ///< Per input: where the columns are.
+
+  void findRows();
+  void findColumns();
+  [[nodiscard]] op::Graph cut(int64_t columns) const;
+  [[nodiscard]] uint64_t bytesOf(const op::Graph& graph, const std::vector<int64_t>& symbolValues) const;
+  [[nodiscard]] Block chooseBlock(const std::vector<int64_t>& symbolValues) const;
+};
+
+}  // namespace ktune::runtime
