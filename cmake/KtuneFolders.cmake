@@ -35,6 +35,7 @@ ktune_library(search
   DEPS cache/format cache/store)
 ktune_library(runtime/guard SOURCES Guard.cpp GuardedBuffer.cpp Inputs.cpp References.cpp DEPS runtime/launch)
 ktune_library(runtime/worker
-  SOURCES Protocol.cpp CompilePool.cpp CompileWorker.cpp MeasureClient.cpp MeasureWorker.cpp WorkerFolders.cpp Child.cpp TimingBuffers.cpp
+  SOURCES Protocol.cpp CompilePool.cpp CompileWorker.cpp MeasureClient.cpp MeasureWorker.cpp
+          WorkerFolders.cpp Child.cpp TimingBuffers.cpp
   DEPS runtime/guard search LINK TBB::tbb)
 include(KtuneShared)

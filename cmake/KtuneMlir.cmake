@@ -19,7 +19,7 @@ ktune_llvm_config(llvm_lib --libdir)
 ktune_llvm_config(llvm_libs --link-static --libs x86 passes ipo asmparser linker lto dtlto option)
 
 file(GLOB mlir_archives "${llvm_lib}/libMLIR*.a")
-list(FILTER mlir_archives EXCLUDE REGEX "CAPI|Test|Python|Lsp|Debug|ExecutionEngine|Reduce|Query")
+list(FILTER mlir_archives EXCLUDE REGEX "CAPI|Test|Python|Lsp|ExecutionEngine|Reduce|Query")
 separate_arguments(llvm_libs)
 # lld needs lto, whose pass plug-in list names Polly: not ours to run, and its archives are a package of their own.
 list(FILTER llvm_libs EXCLUDE REGEX "Polly")

@@ -5,8 +5,10 @@
 namespace ktune::search {
 namespace {
 
-/// Assumed cost of a default before any was measured: a worker's start and a compile.
-constexpr double kUnknownReserveSeconds = 0.5;
+/// Assumed cost of a default before any was measured: a worker's start and a compile, and by the byte and operation of a
+/// call what checks and first samples take on a machine of a few GB/s.
+constexpr double kUnknownFixedSeconds = 0.5;
+constexpr double kUnknownSecondsPerWork = 3e-10;
 /// Estimates are rough; a reserve too large only moves time from the middle of a search to a later unit.
 constexpr double kReserveMargin = 1.5;
 
@@ -27,7 +29,7 @@ void BudgetKeeper::learn(size_t unit, double seconds) {
 }
 
 double BudgetKeeper::reserveOf(size_t unit) const {
-  if (costs_.empty()) return kUnknownReserveSeconds;
+  if (costs_.empty()) return kUnknownFixedSeconds + kUnknownSecondsPerWork * units_[unit].work;
   // cost = fixed + slope * work. One observation cannot tell the two apart: half each.
   auto byWork = [](const Cost& a, const Cost& b) { return a.work < b.work; };
   auto bySeconds = [](const Cost& a, const Cost& b) { return a.seconds < b.seconds; };

@@ -77,6 +77,7 @@ LogicalResult decompose(OperatorOp named) {
 
 struct DecomposePass : PassWrapper<DecomposePass, OperationPass<ModuleOp>> {
   MLIR_DEFINE_EXPLICIT_INTERNAL_INLINE_TYPE_ID(DecomposePass)
+  void getDependentDialects(DialectRegistry& registry) const final { registerDialects(registry); }
   StringRef getArgument() const final { return "ktune-decompose"; }
   StringRef getDescription() const final { return "Replace named operators by linalg operations of their primitives"; }
   void runOnOperation() final {

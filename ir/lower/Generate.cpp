@@ -514,6 +514,7 @@ FailureOr<Problem> problemOf(func::FuncOp function) {
 
 struct GeneratePass : PassWrapper<GeneratePass, OperationPass<ModuleOp>> {
   MLIR_DEFINE_EXPLICIT_INTERNAL_INLINE_TYPE_ID(GeneratePass)
+  void getDependentDialects(DialectRegistry& registry) const final { registerDialects(registry); }
   StringRef getArgument() const final { return "ktune-generate"; }
   StringRef getDescription() const final { return "Build one tile function per kernel of the module's genome"; }
   void runOnOperation() final {

@@ -100,6 +100,8 @@ Result<Arena> Arena::reserve(size_t bytes) {
   if (map == MAP_FAILED)
     return errnoStatus(errno, "no memory for timing buffers of " + std::to_string(bytes) + " bytes");
   arena.data_ = static_cast<char*>(map);
+  // Best effort: gigabytes of first touches cost seconds in small pages, and address translation is not what is timed.
+  (void)::madvise(map, arena.reserved_, MADV_HUGEPAGE);
   return arena;
 }
 
@@ -170,13 +172,13 @@ TimingBuffers::Layout TimingBuffers::layOut(const op::Graph& graph, const std::v
   size_t setBytes = layout.outputs.bytes;
   for (const auto& [type, part] : layout.inputs) setBytes += part.bytes;
   // A set that is larger than what must lie between two uses is cold by itself: its start has left the caches when its
-  // end is reached. Two sets that overlap by three quarters then keep addresses from repeating at a quarter of the
-  // memory of two whole ones.
+  // end is reached. Two sets that overlap for the most part then keep addresses from repeating at little more than the
+  // memory of one.
   const bool overlap = setBytes >= coldBytes_;
   layout.sets =
       overlap ? 2 : std::clamp<size_t>((coldBytes_ + setBytes - 1) / std::max<size_t>(setBytes, 1) + 1, 2, kMostSets);
   const auto spread = [&](Layout::Part& part) {
-    part.stride = roundUp(overlap ? part.bytes / 4 + 1 : part.bytes, kPageBytes);
+    part.stride = roundUp(overlap ? part.bytes / 16 + 1 : part.bytes, kPageBytes);
   };
   for (auto& [type, part] : layout.inputs) spread(part);
   spread(layout.outputs);

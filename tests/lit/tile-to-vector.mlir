@@ -3,7 +3,7 @@
 // Rows and columns may overhang: the address of a row past the limit is that of the last row, its store is skipped;
 // columns are masked.
 // CHECK-LABEL: func.func @limits(%arg0: !llvm.ptr, %arg1: i64, %arg2: i64)
-// CHECK: scf.for %[[TILE:.*]] = %arg1 to %arg2
+// CHECK: scf.for %[[TILE:[a-z0-9]+]] = %arg1 to %arg2
 // CHECK: llvm.intr.masked.load
 // CHECK: arith.minsi
 // CHECK: llvm.intr.masked.load

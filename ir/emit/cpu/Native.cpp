@@ -34,6 +34,11 @@ using namespace mlir;
 
 namespace {
 
+/// Width, unrolling and order of the loops are the schedule's; LLVM only cleans up. Its default pipelines cost twice the
+/// time, and they reorder the loads and products of a register block until the accumulators spill.
+constexpr llvm::StringLiteral kPipeline =
+    "function(early-cse<memssa>,instcombine,simplifycfg,loop-mssa(loop-rotate,licm),early-cse,instcombine,simplifycfg)";
+
 /// Collects MLIR's errors instead of printing them: they become the candidate's rejection.
 class ErrorCollector {
  public:
@@ -132,21 +137,20 @@ struct CpuCompiler::State {
       function.addFnAttr(llvm::Attribute::NoUnwind);
       function.addFnAttr("no-builtins");  // No memset or memcpy in place of a loop: the artefact links to nothing.
     }
-    llvm::PipelineTuningOptions tuning;  // Width and unrolling are the schedule's: LLVM must not choose again.
-    tuning.LoopVectorization = false;
-    tuning.SLPVectorization = false;
-    tuning.LoopUnrolling = false;
     llvm::LoopAnalysisManager loops;
     llvm::FunctionAnalysisManager functions;
     llvm::CGSCCAnalysisManager sccs;
     llvm::ModuleAnalysisManager modules;
-    llvm::PassBuilder builder(machine.get(), tuning);
+    llvm::PassBuilder builder(machine.get());
     builder.registerModuleAnalyses(modules);
     builder.registerCGSCCAnalyses(sccs);
     builder.registerFunctionAnalyses(functions);
     builder.registerLoopAnalyses(loops);
     builder.crossRegisterProxies(loops, functions, sccs, modules);
-    builder.buildPerModuleDefaultPipeline(llvm::OptimizationLevel::O2).run(*result, modules);
+    llvm::ModulePassManager passes;
+    if (llvm::Error failure = builder.parsePassPipeline(passes, kPipeline))
+      return internalError("LLVM's pass pipeline: " + llvm::toString(std::move(failure)));
+    passes.run(*result, modules);
     return result;
   }
 

@@ -477,6 +477,7 @@ class Emitter {
 
 struct TileToVectorPass : PassWrapper<TileToVectorPass, OperationPass<ModuleOp>> {
   MLIR_DEFINE_EXPLICIT_INTERNAL_INLINE_TYPE_ID(TileToVectorPass)
+  void getDependentDialects(DialectRegistry& registry) const final { ir::registerDialects(registry); }
   StringRef getArgument() const final { return "ktune-tile-to-vector"; }
   StringRef getDescription() const final { return "Lower tile functions to vectors and memory for the cpu device"; }
   void runOnOperation() final {

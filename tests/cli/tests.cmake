@@ -1,0 +1,36 @@
+# The ktune program, driven from outside. Needs Python 3 and nothing else.
+find_package(Python3 COMPONENTS Interpreter)
+if(Python3_FOUND)
+  set(cli_devices "")
+  if(KTUNE_FAKE_DEVICE)
+    list(APPEND cli_devices fake)
+  endif()
+  if(KTUNE_WITH_MLIR)
+    list(APPEND cli_devices cpu)
+  endif()
+  set(cli_slowness 1)
+  if(KTUNE_SANITIZE)
+    set(cli_slowness 8)
+  endif()
+  set(cli_mlir 0)
+  if(KTUNE_WITH_MLIR)
+    set(cli_mlir 1)
+  endif()
+
+  # ktune_cli_test(NAME SCRIPT LABEL TIMEOUT [ARGUMENT...])
+  function(ktune_cli_test name script label timeout)
+    add_test(NAME ${name}
+      COMMAND "${Python3_EXECUTABLE}" "${CMAKE_SOURCE_DIR}/tests/cli/${script}" --ktune $<TARGET_FILE:ktune>
+              --mlir ${cli_mlir} ${ARGN})
+    # RUN_SERIAL: these tests watch the clock.
+    set_tests_properties(${name} PROPERTIES LABELS ${label} TIMEOUT ${timeout} RUN_SERIAL ON
+      ENVIRONMENT "KTUNE_TEST_SLOWNESS=${cli_slowness};PYTHONDONTWRITEBYTECODE=1")
+  endfunction()
+  foreach(device IN LISTS cli_devices)
+    ktune_cli_test(cli_${device} cli_test.py unit 900 --device ${device})
+    ktune_cli_test(cli_kill_${device} kill_test.py unit 600 --device ${device} --kills 8)
+    ktune_cli_test(cli_kill50_${device} kill_test.py slow 1800 --device ${device} --kills 50)
+  endforeach()
+else()
+  message(STATUS "ktune: no Python 3, the tests of the program are left out")
+endif()
