@@ -18,10 +18,18 @@ void setLogLevel(LogLevel minimum);
 void setLogSink(LogSink sink);
 
 void log(LogLevel level, std::string_view message);
-inline void logDebug(std::string_view m) { log(LogLevel::kDebug, m); }
-inline void logInfo(std::string_view m) { log(LogLevel::kInfo, m); }
-inline void logWarning(std::string_view m) { log(LogLevel::kWarning, m); }
-inline void logError(std::string_view m) { log(LogLevel::kError, m); }
+inline void logDebug(std::string_view m) {
+  log(LogLevel::kDebug, m);
+}
+inline void logInfo(std::string_view m) {
+  log(LogLevel::kInfo, m);
+}
+inline void logWarning(std::string_view m) {
+  log(LogLevel::kWarning, m);
+}
+inline void logError(std::string_view m) {
+  log(LogLevel::kError, m);
+}
 
 /// Parses "debug", "info", "warning", "error" or "silent"; false when TEXT is none of them.
 [[nodiscard]] bool parseLogLevel(std::string_view text, LogLevel& level);

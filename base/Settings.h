@@ -10,13 +10,13 @@ namespace ktune {
 
 /// Every environment variable that ktune honours, one field each (docs/settings.md is checked against this table).
 struct Settings {
-  std::string cacheDir;    ///< KTUNE_CACHE: the cache folder; empty = $XDG_CACHE_HOME/ktune, else $HOME/.cache/ktune.
-  std::string tempDir;     ///< TMPDIR, else /tmp: where workers keep their temporary folders.
-  std::string homeDir;     ///< HOME.
-  std::string xdgCacheDir; ///< XDG_CACHE_HOME.
+  std::string cacheDir;     ///< KTUNE_CACHE: the cache folder; empty = $XDG_CACHE_HOME/ktune, else $HOME/.cache/ktune.
+  std::string tempDir;      ///< TMPDIR, else /tmp: where workers keep their temporary folders.
+  std::string homeDir;      ///< HOME.
+  std::string xdgCacheDir;  ///< XDG_CACHE_HOME.
   LogLevel logLevel = LogLevel::kWarning;  ///< KTUNE_LOG: debug, info, warning, error or silent.
-  int jobs = 0;            ///< KTUNE_JOBS: compile workers; 0 = as many as cores and memory allow.
-  std::string fault;       ///< KTUNE_FAULT: fault injection for tests, read by the fake compiler and device only.
+  int jobs = 0;                            ///< KTUNE_JOBS: compile workers; 0 = as many as cores and memory allow.
+  std::string fault;  ///< KTUNE_FAULT: fault injection for tests, read by the fake compiler and device only.
 
   /// The cache folder that applies: cacheDir, or the default under the home folder.
   /// Errors: kInvalidArgument when neither KTUNE_CACHE, XDG_CACHE_HOME nor HOME is set.

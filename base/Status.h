@@ -54,16 +54,36 @@ class [[nodiscard]] Status {
   std::string message_;
 };
 
-[[nodiscard]] inline Status invalidArgument(std::string m) { return {StatusCode::kInvalidArgument, std::move(m)}; }
-[[nodiscard]] inline Status notFound(std::string m) { return {StatusCode::kNotFound, std::move(m)}; }
-[[nodiscard]] inline Status unsupported(std::string m) { return {StatusCode::kUnsupported, std::move(m)}; }
-[[nodiscard]] inline Status corrupt(std::string m) { return {StatusCode::kCorrupt, std::move(m)}; }
-[[nodiscard]] inline Status permissionDenied(std::string m) { return {StatusCode::kPermissionDenied, std::move(m)}; }
-[[nodiscard]] inline Status resourceExhausted(std::string m) { return {StatusCode::kResourceExhausted, std::move(m)}; }
-[[nodiscard]] inline Status deadlineExceeded(std::string m) { return {StatusCode::kDeadlineExceeded, std::move(m)}; }
-[[nodiscard]] inline Status cancelled(std::string m) { return {StatusCode::kCancelled, std::move(m)}; }
-[[nodiscard]] inline Status unavailable(std::string m) { return {StatusCode::kUnavailable, std::move(m)}; }
-[[nodiscard]] inline Status internalError(std::string m) { return {StatusCode::kInternal, std::move(m)}; }
+[[nodiscard]] inline Status invalidArgument(std::string m) {
+  return {StatusCode::kInvalidArgument, std::move(m)};
+}
+[[nodiscard]] inline Status notFound(std::string m) {
+  return {StatusCode::kNotFound, std::move(m)};
+}
+[[nodiscard]] inline Status unsupported(std::string m) {
+  return {StatusCode::kUnsupported, std::move(m)};
+}
+[[nodiscard]] inline Status corrupt(std::string m) {
+  return {StatusCode::kCorrupt, std::move(m)};
+}
+[[nodiscard]] inline Status permissionDenied(std::string m) {
+  return {StatusCode::kPermissionDenied, std::move(m)};
+}
+[[nodiscard]] inline Status resourceExhausted(std::string m) {
+  return {StatusCode::kResourceExhausted, std::move(m)};
+}
+[[nodiscard]] inline Status deadlineExceeded(std::string m) {
+  return {StatusCode::kDeadlineExceeded, std::move(m)};
+}
+[[nodiscard]] inline Status cancelled(std::string m) {
+  return {StatusCode::kCancelled, std::move(m)};
+}
+[[nodiscard]] inline Status unavailable(std::string m) {
+  return {StatusCode::kUnavailable, std::move(m)};
+}
+[[nodiscard]] inline Status internalError(std::string m) {
+  return {StatusCode::kInternal, std::move(m)};
+}
 
 /// The Status for an errno value: ENOENT/ENOTDIR -> kNotFound, EACCES/EPERM/EROFS -> kPermissionDenied,
 /// ENOSPC/EDQUOT/ENOMEM/EMFILE/ENFILE -> kResourceExhausted, otherwise kInternal. Message: "WHAT: strerror".
@@ -74,8 +94,8 @@ template <typename T>
 class [[nodiscard]] Result {
  public:
   using value_type = T;
-  Result(T value) : state_(std::in_place_index<0>, std::move(value)) {}           // NOLINT: implicit by design
-  Result(Status error) : state_(std::in_place_index<1>, std::move(error)) {}      // NOLINT: implicit by design
+  Result(T value) : state_(std::in_place_index<0>, std::move(value)) {}       // NOLINT: implicit by design
+  Result(Status error) : state_(std::in_place_index<1>, std::move(error)) {}  // NOLINT: implicit by design
 
   [[nodiscard]] bool has_value() const { return state_.index() == 0; }
   explicit operator bool() const { return has_value(); }
@@ -101,14 +121,14 @@ class [[nodiscard]] Result {
 #define KTUNE_CONCAT(a, b) KTUNE_CONCAT_IMPL(a, b)
 
 /// Returns from the enclosing function when EXPR (a Status) is not ok.
-#define KTUNE_TRY(...)                                         \
-  do {                                                         \
+#define KTUNE_TRY(...)                                                                                 \
+  do {                                                                                                 \
     if (::ktune::Status ktuneTryStatus = (__VA_ARGS__); !ktuneTryStatus.isOk()) return ktuneTryStatus; \
   } while (false)
 
 /// KTUNE_ASSIGN(auto x, f()): x = value of f(), or returns its error from the enclosing function.
 #define KTUNE_ASSIGN(decl, ...) KTUNE_ASSIGN_IMPL(KTUNE_CONCAT(ktuneResult, __LINE__), decl, __VA_ARGS__)
-#define KTUNE_ASSIGN_IMPL(tmp, decl, ...)  \
-  auto tmp = (__VA_ARGS__);                \
+#define KTUNE_ASSIGN_IMPL(tmp, decl, ...)   \
+  auto tmp = (__VA_ARGS__);                 \
   if (!tmp.has_value()) return tmp.error(); \
   decl = std::move(*tmp)

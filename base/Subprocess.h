@@ -27,7 +27,11 @@ class UniqueFd {
   ~UniqueFd() { reset(); }
   [[nodiscard]] int get() const { return fd_; }
   [[nodiscard]] bool valid() const { return fd_ >= 0; }
-  int release() noexcept { int fd = fd_; fd_ = -1; return fd; }
+  int release() noexcept {
+    int fd = fd_;
+    fd_ = -1;
+    return fd;
+  }
   void reset(int fd = -1) noexcept;
 
  private:
@@ -98,10 +102,10 @@ class Subprocess {
   static constexpr size_t kMaxStderrBytes = 16 * 1024;
 
   struct Options {
-    std::vector<std::string> argv;             ///< argv[0] is the program's path (no PATH search).
-    std::vector<std::string> extraEnvironment; ///< "NAME=value" entries added to (or replacing) the parent's.
+    std::vector<std::string> argv;              ///< argv[0] is the program's path (no PATH search).
+    std::vector<std::string> extraEnvironment;  ///< "NAME=value" entries added to (or replacing) the parent's.
     ProcessLimits limits;
-    std::string workingDirectory;              ///< Empty: the parent's.
+    std::string workingDirectory;  ///< Empty: the parent's.
     int niceIncrement = 0;
   };
 

@@ -16,8 +16,8 @@ namespace ktune {
 
 /// The processor as it enters a cpu device's key.
 struct CpuIdentity {
-  std::string vendor;                 ///< "GenuineIntel"
-  std::string model;                  ///< brand string, blanks folded
+  std::string vendor;  ///< "GenuineIntel"
+  std::string model;   ///< brand string, blanks folded
   int family = 0, modelNumber = 0, stepping = 0;
   std::vector<std::string> features;  ///< /proc/cpuinfo flags that change generated code (SSE4 to AMX), sorted
   int logicalCores = 0;               ///< usableCores()

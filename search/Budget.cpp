@@ -5,8 +5,8 @@
 namespace ktune::search {
 namespace {
 
-/// Assumed cost of a default before any was measured: a worker's start and a compile, and by the byte and operation of a
-/// call what checks and first samples take on a machine of a few GB/s.
+/// Assumed cost of a default before any was measured: a worker's start and a compile, and by the byte and operation of
+/// a call what checks and first samples take on a machine of a few GB/s.
 constexpr double kUnknownFixedSeconds = 0.5;
 constexpr double kUnknownSecondsPerWork = 3e-10;
 /// Estimates are rough; a reserve too large only moves time from the middle of a search to a later unit.

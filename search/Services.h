@@ -31,8 +31,8 @@ struct CompileRequest {
 struct CompileOutcome {
   int64_t id = 0;
   std::optional<Rejection> rejection;
-  cache::Plan plan;      ///< Valid when there is no rejection.
-  double seconds = 0;    ///< In the worker.
+  cache::Plan plan;    ///< Valid when there is no rejection.
+  double seconds = 0;  ///< In the worker.
 };
 
 class Compiler {
@@ -83,7 +83,8 @@ class Measurer {
   [[nodiscard]] virtual Result<MeasureFacts> open(const schedule::Problem& problem, const MeasureOptions& options,
                                                   Deadline deadline) = 0;
   /// Makes PLAN known as ID (kept until drop() or the next open()).
-  [[nodiscard]] virtual Result<std::optional<Rejection>> load(int64_t id, const cache::Plan& plan, Deadline deadline) = 0;
+  [[nodiscard]] virtual Result<std::optional<Rejection>> load(int64_t id, const cache::Plan& plan,
+                                                              Deadline deadline) = 0;
   virtual void drop(int64_t id) = 0;
   [[nodiscard]] virtual Result<CheckOutcome> check(int64_t id, CheckLevel level, Deadline deadline) = 0;
   /// One sample of each id, in the given order, at scoring point POINT (index into op::scoringPoints of the bucket).

@@ -26,10 +26,10 @@ struct Unit {
 };
 
 enum class UnitOutcome : uint8_t {
-  kHit = 0,          ///< The cache had a valid record with the present stamp.
-  kTuned = 1,        ///< A new record was published.
-  kNotReached = 2,   ///< Budget or cancellation came first: nothing was published.
-  kFailed = 3,       ///< Something of the machine's failed (status says what); nothing was published.
+  kHit = 0,         ///< The cache had a valid record with the present stamp.
+  kTuned = 1,       ///< A new record was published.
+  kNotReached = 2,  ///< Budget or cancellation came first: nothing was published.
+  kFailed = 3,      ///< Something of the machine's failed (status says what); nothing was published.
 };
 
 struct UnitReport {
@@ -51,21 +51,21 @@ struct Counters {
 /// Told to the caller while tuning goes on; drives the progress display.
 struct Progress {
   size_t unit = 0, unitCount = 0;
-  std::string label;          ///< "linear_f32_Mx6144x4096 M=2..16"
-  std::string phase;          ///< "compile", "check", "race", "duel", "published", "hit"
-  int64_t candidates = 0;     ///< Tried so far in this unit.
-  double bestRatio = 1;       ///< Best time / default time so far.
-  double bestNs = 0;          ///< At the last scoring point.
-  double secondsLeft = 0;     ///< Of the whole budget.
+  std::string label;       ///< "linear_f32_Mx6144x4096 M=2..16"
+  std::string phase;       ///< "compile", "check", "race", "duel", "published", "hit"
+  int64_t candidates = 0;  ///< Tried so far in this unit.
+  double bestRatio = 1;    ///< Best time / default time so far.
+  double bestNs = 0;       ///< At the last scoring point.
+  double secondsLeft = 0;  ///< Of the whole budget.
 };
 
 struct TunerOptions {
   Budget budget;
   uint64_t seed = 1;
-  bool retune = false;        ///< Tune even what the cache has (its winner races as the incumbent).
+  bool retune = false;  ///< Tune even what the cache has (its winner races as the incumbent).
   cache::Stamp stamp;
   schedule::Target target;
-  std::function<void(const Progress&)> onProgress;  ///< May be empty; called from the tuning thread.
+  std::function<void(const Progress&)> onProgress;             ///< May be empty; called from the tuning thread.
   std::function<void(size_t unit, const UnitReport&)> onUnit;  ///< After each unit, record already durable.
   const CancellationFlag* cancellation = nullptr;
 };

@@ -35,13 +35,25 @@ struct Artefact {
 };
 
 /// A tensor of the operator: inputs in graph order, then outputs.
-struct PointerParameter { int32_t tensor = 0; bool operator==(const PointerParameter&) const = default; };
+struct PointerParameter {
+  int32_t tensor = 0;
+  bool operator==(const PointerParameter&) const = default;
+};
 /// A constant passed by value, little-endian.
-struct ScalarParameter { std::string bytes; bool operator==(const ScalarParameter&) const = default; };
+struct ScalarParameter {
+  std::string bytes;
+  bool operator==(const ScalarParameter&) const = default;
+};
 /// The run-time value of a symbol, as i64.
-struct SymbolParameter { int32_t symbol = 0; bool operator==(const SymbolParameter&) const = default; };
+struct SymbolParameter {
+  int32_t symbol = 0;
+  bool operator==(const SymbolParameter&) const = default;
+};
 /// The start of a workspace slot.
-struct WorkspaceParameter { int32_t slot = 0; bool operator==(const WorkspaceParameter&) const = default; };
+struct WorkspaceParameter {
+  int32_t slot = 0;
+  bool operator==(const WorkspaceParameter&) const = default;
+};
 /// A CUDA tensor map over a tensor (cuTensorMapEncodeTiled), innermost dim first.
 struct TensorMapParameter {
   int32_t tensor = 0;
@@ -88,9 +100,9 @@ struct Workspace {
 /// What must hold for the plan to be right; dispatch checks it.
 struct Precondition {
   enum class Kind : uint8_t { kAlignment = 0, kSymbolRange = 1 } kind = Kind::kAlignment;
-  int32_t index = 0;       ///< Tensor (alignment) or symbol (range).
-  int64_t low = 1;         ///< Alignment in bytes, or smallest value.
-  int64_t high = 0;        ///< Largest value (range).
+  int32_t index = 0;  ///< Tensor (alignment) or symbol (range).
+  int64_t low = 1;    ///< Alignment in bytes, or smallest value.
+  int64_t high = 0;   ///< Largest value (range).
   bool operator==(const Precondition&) const = default;
   [[nodiscard]] std::string describe() const;
 };

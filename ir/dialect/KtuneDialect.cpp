@@ -1,8 +1,7 @@
 #include "ir/dialect/KtuneDialect.h"
 
-#include "llvm/ADT/TypeSwitch.h"
-
 #include "ir/dialect/KtuneDialect.cpp.inc"
+#include "llvm/ADT/TypeSwitch.h"
 
 #define GET_ATTRDEF_CLASSES
 #include "ir/dialect/KtuneAttributes.cpp.inc"
@@ -25,9 +24,9 @@ void KtuneDialect::initialize() {
 
 void registerDialects(mlir::DialectRegistry& registry) {
   registry.insert<KtuneDialect, mlir::affine::AffineDialect, mlir::arith::ArithDialect, mlir::cf::ControlFlowDialect,
-                  mlir::func::FuncDialect, mlir::linalg::LinalgDialect, mlir::LLVM::LLVMDialect, mlir::math::MathDialect,
-                  mlir::memref::MemRefDialect, mlir::scf::SCFDialect, mlir::tensor::TensorDialect,
-                  mlir::vector::VectorDialect>();
+                  mlir::func::FuncDialect, mlir::linalg::LinalgDialect, mlir::LLVM::LLVMDialect,
+                  mlir::math::MathDialect, mlir::memref::MemRefDialect, mlir::scf::SCFDialect,
+                  mlir::tensor::TensorDialect, mlir::vector::VectorDialect>();
 }
 
 void loadDialects(mlir::MLIRContext& context) {
@@ -41,7 +40,9 @@ namespace {
 
 constexpr llvm::StringLiteral kSchedulePrefix = "#ktune.schedule<";
 
-std::string wholeText(llvm::StringRef inner) { return (kSchedulePrefix + inner + ">").str(); }
+std::string wholeText(llvm::StringRef inner) {
+  return (kSchedulePrefix + inner + ">").str();
+}
 
 std::string innerText(const schedule::KernelSchedule& schedule) {
   std::string text = schedule.text();
@@ -55,7 +56,9 @@ mlir::LogicalResult verifyTileAccess(mlir::Operation* op, mlir::MemRefType buffe
   return mlir::success();
 }
 
-mlir::RankedTensorType tileType(mlir::Value value) { return llvm::cast<mlir::RankedTensorType>(value.getType()); }
+mlir::RankedTensorType tileType(mlir::Value value) {
+  return llvm::cast<mlir::RankedTensorType>(value.getType());
+}
 
 }  // namespace
 
@@ -87,7 +90,9 @@ mlir::Attribute ScheduleAttr::parse(mlir::AsmParser& parser, mlir::Type) {
   return scheduleAttr(parser.getContext(), *schedule);
 }
 
-void ScheduleAttr::print(mlir::AsmPrinter& printer) const { printer << "<" << getText() << ">"; }
+void ScheduleAttr::print(mlir::AsmPrinter& printer) const {
+  printer << "<" << getText() << ">";
+}
 
 mlir::Attribute GenomeAttr::parse(mlir::AsmParser& parser, mlir::Type) {
   llvm::SmallVector<int64_t> fuse;
@@ -96,9 +101,8 @@ mlir::Attribute GenomeAttr::parse(mlir::AsmParser& parser, mlir::Type) {
   auto kernel = [&]() -> mlir::ParseResult { return parser.parseAttribute(kernels.emplace_back()); };
   using Delimiter = mlir::AsmParser::Delimiter;
   if (parser.parseLess() || parser.parseKeyword("fuse") || parser.parseEqual() ||
-      parser.parseCommaSeparatedList(Delimiter::Square, bit) || parser.parseComma() ||
-      parser.parseKeyword("kernels") || parser.parseEqual() ||
-      parser.parseCommaSeparatedList(Delimiter::Square, kernel) || parser.parseGreater())
+      parser.parseCommaSeparatedList(Delimiter::Square, bit) || parser.parseComma() || parser.parseKeyword("kernels") ||
+      parser.parseEqual() || parser.parseCommaSeparatedList(Delimiter::Square, kernel) || parser.parseGreater())
     return {};
   return get(parser.getContext(), fuse, kernels);
 }

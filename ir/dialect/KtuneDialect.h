@@ -1,10 +1,9 @@
 // The ktune dialect in C++. Included by MLIR translation units only.
 #pragma once
 
+#include "ir/dialect/KtuneDialect.h.inc"
 #include "ir/dialect/MlirHeaders.h"
 #include "ir/schedule/Genome.h"
-
-#include "ir/dialect/KtuneDialect.h.inc"
 
 #define GET_ATTRDEF_CLASSES
 #include "ir/dialect/KtuneAttributes.h.inc"

@@ -90,7 +90,9 @@ struct DecomposePass : PassWrapper<DecomposePass, OperationPass<ModuleOp>> {
 
 }  // namespace
 
-std::unique_ptr<Pass> createDecomposePass() { return std::make_unique<DecomposePass>(); }
+std::unique_ptr<Pass> createDecomposePass() {
+  return std::make_unique<DecomposePass>();
+}
 
 void registerLowerPasses() {
   registerPass(createDecomposePass);

@@ -19,23 +19,27 @@ namespace {
 
 /// The decomposed function: which operation computes which value of Problem::primitives.
 struct Computation {
-  SmallVector<Operation*> nodes;          ///< By node index.
-  DenseMap<Value, int32_t> ids;           ///< SSA value -> value id.
+  SmallVector<Operation*> nodes;  ///< By node index.
+  DenseMap<Value, int32_t> ids;   ///< SSA value -> value id.
 };
 
 /// One position of a kernel's loops: where the tile at hand starts, its size, and which of its edges may overhang.
 struct Step {
   Value row, column;
   int64_t rows = 1, columns = 1;
-  Value rowLimit, columnLimit;            ///< Null: the tile lies inside.
-  DenseMap<int32_t, Value> tiles;         ///< Values already at hand here.
+  Value rowLimit, columnLimit;     ///< Null: the tile lies inside.
+  DenseMap<int32_t, Value> tiles;  ///< Values already at hand here.
 };
 
 class KernelBuilder {
  public:
   KernelBuilder(ModuleOp module, const Computation& computation, const Problem& problem, const Group& group,
                 const KernelSchedule& schedule, StringRef symbol)
-      : b(module.getBodyRegion()), computation(computation), problem(problem), group(group), s(schedule),
+      : b(module.getBodyRegion()),
+        computation(computation),
+        problem(problem),
+        group(group),
+        s(schedule),
         space(iterationSpace(problem, group)) {
     b.setInsertionPointToEnd(module.getBody());
     SmallVector<int32_t> values(group.inputs.begin(), group.inputs.end());
@@ -46,8 +50,9 @@ class KernelBuilder {
     kernel = func::FuncOp::create(b, loc, symbol, b.getFunctionType(types, {}));
     KernelGrid grid = gridOf(problem, group, schedule);
     kernel->setAttr(kScheduleAttr, scheduleAttr(b.getContext(), schedule));
-    kernel->setAttr(kGridAttr, b.getDenseI64ArrayAttr({grid.rows.factor, grid.rows.symbol, grid.rows.divisor,
-                                                       grid.columns.factor, grid.columns.symbol, grid.columns.divisor}));
+    kernel->setAttr(kGridAttr,
+                    b.getDenseI64ArrayAttr({grid.rows.factor, grid.rows.symbol, grid.rows.divisor, grid.columns.factor,
+                                            grid.columns.symbol, grid.columns.divisor}));
     Block* entry = kernel.addEntryBlock();
     for (auto [i, value] : llvm::enumerate(values)) {
       op::Dim columns = flatColumns(value);
@@ -61,9 +66,15 @@ class KernelBuilder {
 
   LogicalResult build() {
     switch (group.generator) {
-      case Generator::kMap: buildMap(); break;
-      case Generator::kRow: buildRow(); break;
-      case Generator::kContraction: buildContraction(); break;
+      case Generator::kMap:
+        buildMap();
+        break;
+      case Generator::kRow:
+        buildRow();
+        break;
+      case Generator::kContraction:
+        buildContraction();
+        break;
     }
     func::ReturnOp::create(b, loc);
     return failure(failed);
@@ -189,9 +200,9 @@ class KernelBuilder {
       for (Value operand : scalar.getOperands()) {
         auto known = mapped.find(operand);
         // A scalar from outside the body is a constant or scalar node of the same kernel.
-        operands.push_back(known != mapped.end()
-                               ? known->second
-                               : broadcast(evaluate(computation.ids.lookup(operand), step), type.clone(operand.getType())));
+        operands.push_back(known != mapped.end() ? known->second
+                                                 : broadcast(evaluate(computation.ids.lookup(operand), step),
+                                                             type.clone(operand.getType())));
       }
       mapped[scalar.getResult(0)] = clone(&scalar, operands, type);
     }
@@ -248,7 +259,7 @@ class KernelBuilder {
     Value columnEnd = least(plus(columnBegin, index(s.tileColumns)), columns);
     bool divides = s.tileColumns % chunk == 0 && space.columns.factor % chunk == 0;
     auto row = [&](Value position, Value, ValueRange) -> SmallVector<Value> {
-      Step outer{position, index(0), 1, 1, Value(), Value(), {}};
+      Step outer{position, index(0), 1, 1, Value(), Value(), DenseMap<int32_t, Value>()};
       evaluateColumnless(outer, 0);
       steps(columnBegin, columnEnd, chunk, divides, {}, [&](Value column, Value limit, ValueRange) {
         Step step{position, column, 1, chunk, Value(), limit, outer.tiles};
@@ -322,7 +333,7 @@ class KernelBuilder {
     Value end = least(plus(begin, index(s.tileRows)), rowCount);
     Value rowLimit = rowsDivide ? Value() : rowCount;
     loop(begin, end, s.registerRows, {}, Value(), [&](Value row, Value, ValueRange) -> SmallVector<Value> {
-      Step outer{row, index(0), s.registerRows, 1, rowLimit, Value(), {}};
+      Step outer{row, index(0), s.registerRows, 1, rowLimit, Value(), DenseMap<int32_t, Value>()};
       evaluateColumnless(outer, 0);
       for (int sweep = 1; sweep <= highest; ++sweep) {
         reduceSweep(sweep, level, outer, chunk, columnCount, columnsDivide);
@@ -363,8 +374,8 @@ class KernelBuilder {
       int64_t rows = isOne(rowsOf(value)) ? 1 : outer.rows;
       accumulators.push_back(zeros(tile(rows, chunk, element(value))));
     }
-    SmallVector<Value> sums = steps(
-        index(0), columnCount, chunk, divides, accumulators, [&](Value column, Value limit, ValueRange carried) {
+    SmallVector<Value> sums =
+        steps(index(0), columnCount, chunk, divides, accumulators, [&](Value column, Value limit, ValueRange carried) {
           Step step{outer.row, column, outer.rows, chunk, outer.rowLimit, limit, outer.tiles};
           SmallVector<Value> next;
           for (auto [value, accumulator] : llvm::zip(reductions, carried)) {
@@ -443,7 +454,7 @@ class KernelBuilder {
       })[0];
     };
     auto finish = [&](Value row, Value column, Value accumulator) {
-      Step step{row, column, s.registerRows, s.registerColumns, rowLimit, columnLimit, {}};
+      Step step{row, column, s.registerRows, s.registerColumns, rowLimit, columnLimit, DenseMap<int32_t, Value>()};
       step.tiles[result] = accumulator;
       for (int32_t output : group.outputs) store(output, step);
     };
@@ -458,7 +469,9 @@ class KernelBuilder {
     auto bufferType = MemRefType::get({s.tileRows, s.tileColumns}, type);
     Value buffer = memref::AllocaOp::create(b, loc, bufferType);
     RankedTensorType blockType = tile(s.registerRows, s.registerColumns, type);
-    auto within = [&](Value position, Value begin) { return arith::SubIOp::create(b, loc, position, begin).getResult(); };
+    auto within = [&](Value position, Value begin) {
+      return arith::SubIOp::create(b, loc, position, begin).getResult();
+    };
     auto fetch = [&](Value row, Value column) -> Value {
       return LoadTileOp::create(b, loc, blockType, buffer, within(row, rowBegin), within(column, columnBegin), Value(),
                                 Value(), 0);
@@ -540,12 +553,12 @@ struct GeneratePass : PassWrapper<GeneratePass, OperationPass<ModuleOp>> {
     ktune::Result<std::vector<Group>> groups = problem->groups(genome.fuse);
     if (!groups) return function.emitError(groups.error().message());
     if (groups->size() != genome.kernels.size())
-      return function.emitError("the genome has ") << genome.kernels.size() << " kernels, its fusion bits make "
-                                                   << groups->size();
+      return function.emitError("the genome has ")
+             << genome.kernels.size() << " kernels, its fusion bits make " << groups->size();
     for (size_t k = 0; k < groups->size(); ++k) {
       if ((*groups)[k].generator != genome.kernels[k].generator)
-        return function.emitError("kernel ") << k << " needs the generator "
-                                             << schedule::generatorName((*groups)[k].generator);
+        return function.emitError("kernel ")
+               << k << " needs the generator " << schedule::generatorName((*groups)[k].generator);
       KernelBuilder builder(module, *computation, *problem, (*groups)[k], genome.kernels[k],
                             kernelSymbol(*problem, k, groups->size()));
       if (failed(builder.build())) return failure();
@@ -557,6 +570,8 @@ struct GeneratePass : PassWrapper<GeneratePass, OperationPass<ModuleOp>> {
 
 }  // namespace
 
-std::unique_ptr<Pass> createGeneratePass() { return std::make_unique<GeneratePass>(); }
+std::unique_ptr<Pass> createGeneratePass() {
+  return std::make_unique<GeneratePass>();
+}
 
 }  // namespace ktune::ir

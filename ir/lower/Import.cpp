@@ -1,5 +1,4 @@
 #include "ir/lower/Lower.h"
-
 #include "ir/op/GraphJson.h"
 #include "ir/op/Operator.h"
 
@@ -9,16 +8,26 @@ using namespace mlir;
 
 Type elementType(MLIRContext* context, op::DType dtype) {
   switch (dtype) {
-    case op::DType::kF64: return Float64Type::get(context);
-    case op::DType::kF32: return Float32Type::get(context);
-    case op::DType::kF16: return Float16Type::get(context);
-    case op::DType::kBF16: return BFloat16Type::get(context);
-    case op::DType::kI8: return IntegerType::get(context, 8);
-    case op::DType::kI32: return IntegerType::get(context, 32);
-    case op::DType::kI64: return IntegerType::get(context, 64);
-    case op::DType::kBool: return IntegerType::get(context, 1);
-    case op::DType::kF8E4M3: return Float8E4M3FNType::get(context);
-    case op::DType::kF8E5M2: return Float8E5M2Type::get(context);
+    case op::DType::kF64:
+      return Float64Type::get(context);
+    case op::DType::kF32:
+      return Float32Type::get(context);
+    case op::DType::kF16:
+      return Float16Type::get(context);
+    case op::DType::kBF16:
+      return BFloat16Type::get(context);
+    case op::DType::kI8:
+      return IntegerType::get(context, 8);
+    case op::DType::kI32:
+      return IntegerType::get(context, 32);
+    case op::DType::kI64:
+      return IntegerType::get(context, 64);
+    case op::DType::kBool:
+      return IntegerType::get(context, 1);
+    case op::DType::kF8E4M3:
+      return Float8E4M3FNType::get(context);
+    case op::DType::kF8E5M2:
+      return Float8E5M2Type::get(context);
   }
   return {};
 }
@@ -173,9 +182,8 @@ Value buildContraction(OpBuilder& b, Location loc, ArrayRef<const op::ValueType*
   SmallVector<utils::IteratorType> iterators(rank, utils::IteratorType::parallel);
   iterators.push_back(utils::IteratorType::reduction);
   auto body = [](OpBuilder& inner, Location innerLoc, ValueRange args) {
-    Value product = isa<FloatType>(args[0].getType())
-                        ? Value(arith::MulFOp::create(inner, innerLoc, args[0], args[1]))
-                        : Value(arith::MulIOp::create(inner, innerLoc, args[0], args[1]));
+    Value product = isa<FloatType>(args[0].getType()) ? Value(arith::MulFOp::create(inner, innerLoc, args[0], args[1]))
+                                                      : Value(arith::MulIOp::create(inner, innerLoc, args[0], args[1]));
     linalg::YieldOp::create(inner, innerLoc, addOf(inner, innerLoc, args[2], product));
   };
   return linalg::GenericOp::create(b, loc, TypeRange{type}, operands, ValueRange{init}, maps, iterators, body)
@@ -213,9 +221,12 @@ FailureOr<Value> buildUnmarked(OpBuilder& b, Location loc, const op::Graph& grap
         return emitError(loc, "no lowering of '") << node.op << "' on " << op::dtypeName(resultType.dtype);
       return buildElementwise(b, loc, *entry, operandTypes, resultType, operands);
     }
-    case op::OperatorKind::kReduction: return buildReduction(b, loc, operandTypes, resultType, operands);
-    case op::OperatorKind::kContraction: return buildContraction(b, loc, operandTypes, resultType, operands);
-    case op::OperatorKind::kComposite: break;
+    case op::OperatorKind::kReduction:
+      return buildReduction(b, loc, operandTypes, resultType, operands);
+    case op::OperatorKind::kContraction:
+      return buildContraction(b, loc, operandTypes, resultType, operands);
+    case op::OperatorKind::kComposite:
+      break;
   }
   return emitError(loc, "'") << node.op << "' is a composite: it must be decomposed first";
 }

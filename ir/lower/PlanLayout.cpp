@@ -14,9 +14,13 @@ using schedule::Problem;
 
 namespace {
 
-Extent ceilDiv(const op::Dim& dim, int64_t divisor) { return {dim.factor, dim.symbol, divisor}; }
+Extent ceilDiv(const op::Dim& dim, int64_t divisor) {
+  return {dim.factor, dim.symbol, divisor};
+}
 
-bool isOne(const op::Dim& dim) { return dim.isStatic() && dim.factor == 1; }
+bool isOne(const op::Dim& dim) {
+  return dim.isStatic() && dim.factor == 1;
+}
 
 /// Every value a group touches, computed values included.
 std::vector<int32_t> valuesOf(const Problem& problem, const Group& group) {
@@ -81,8 +85,8 @@ Result<cache::Plan> layoutPlan(const Problem& problem, const schedule::PlanGenom
   const op::Graph& graph = problem.primitives;
   KTUNE_ASSIGN(std::vector<Group> groups, problem.groups(genome.fuse));
   if (groups.size() != genome.kernels.size())
-    return invalidArgument("the genome has " + std::to_string(genome.kernels.size()) + " kernels, its fusion bits make " +
-                           std::to_string(groups.size()));
+    return invalidArgument("the genome has " + std::to_string(genome.kernels.size()) +
+                           " kernels, its fusion bits make " + std::to_string(groups.size()));
   cache::Plan plan;
   plan.tensorCount = static_cast<int32_t>(graph.inputs.size() + graph.outputs.size());
   plan.symbolCount = static_cast<int32_t>(graph.symbols.size());

@@ -29,7 +29,7 @@ struct Problem {
   op::Graph primitives;              ///< op::expand(source).
   std::vector<op::ValueType> types;  ///< Of every value of primitives.
   op::Bucket bucket;
-  std::vector<Edge> edges;           ///< The fusable edges: one genome bit each.
+  std::vector<Edge> edges;  ///< The fusable edges: one genome bit each.
 
   /// Errors: as op::verify; kInvalidArgument when BUCKET is none of op::bucketsOf(source); kUnsupported when no
   /// partition gives every kernel a generator, an input's strides are no rows x columns view, or the rows of a value

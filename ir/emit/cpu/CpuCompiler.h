@@ -24,7 +24,8 @@ class CpuCompiler {
   CpuCompiler& operator=(const CpuCompiler&) = delete;
 
   /// Compiles for the machine it runs on. Not thread-safe.
-  /// Errors: kInvalidArgument (the genome is illegal: schedule::check's reason), kInternal (a pass or the linker failed).
+  /// Errors: kInvalidArgument (the genome is illegal: schedule::check's reason), kInternal (a pass or the linker
+  /// failed).
   [[nodiscard]] Result<cache::Plan> compile(const schedule::Problem& problem, const schedule::PlanGenome& genome,
                                             const schedule::Target& target);
   /// The text of one stage, for `ktune show` and tests.

@@ -1,7 +1,6 @@
 // The cpu compiler's pipeline: tile functions -> vector and scf -> LLVM IR -> object -> shared object.
-#include "ir/emit/cpu/CpuCompiler.h"
-
 #include "base/File.h"
+#include "ir/emit/cpu/CpuCompiler.h"
 #include "ir/emit/cpu/TileToVector.h"
 #include "ir/lower/Lower.h"
 #include "ir/lower/PlanLayout.h"
@@ -34,8 +33,8 @@ using namespace mlir;
 
 namespace {
 
-/// Width, unrolling and order of the loops are the schedule's; LLVM only cleans up. Its default pipelines cost twice the
-/// time, and they reorder the loads and products of a register block until the accumulators spill.
+/// Width, unrolling and order of the loops are the schedule's; LLVM only cleans up. Its default pipelines cost twice
+/// the time, and they reorder the loads and products of a register block until the accumulators spill.
 constexpr llvm::StringLiteral kPipeline =
     "function(early-cse<memssa>,instcombine,simplifycfg,loop-mssa(loop-rotate,licm),early-cse,instcombine,simplifycfg)";
 
@@ -169,9 +168,9 @@ struct CpuCompiler::State {
     std::string stem = tempDirectory + "/candidate-" + std::to_string(serial++);
     std::string objectPath = stem + ".o", sharedPath = stem + ".so";
     KTUNE_TRY(writeFileAtomically(objectPath, object));
-    std::vector<const char*> arguments = {"ld.lld",     "-shared",         "--no-undefined", "--build-id=none",
-                                          "--threads=1", "--hash-style=gnu", "-o",            sharedPath.c_str(),
-                                          objectPath.c_str()};
+    std::vector<const char*> arguments = {
+        "ld.lld",           "-shared", "--no-undefined",   "--build-id=none", "--threads=1",
+        "--hash-style=gnu", "-o",      sharedPath.c_str(), objectPath.c_str()};
     std::string messages;
     llvm::raw_string_ostream out(messages);
     lld::Result linked = lld::lldMain(arguments, out, out, {{lld::Gnu, &lld::elf::link}});
@@ -187,7 +186,9 @@ struct CpuCompiler::State {
 CpuCompiler::CpuCompiler(std::string tempDirectory) : state_(std::make_unique<State>(std::move(tempDirectory))) {}
 CpuCompiler::~CpuCompiler() = default;
 
-std::string CpuCompiler::version() { return "LLVM " LLVM_VERSION_STRING; }
+std::string CpuCompiler::version() {
+  return "LLVM " LLVM_VERSION_STRING;
+}
 
 ktune::Result<cache::Plan> CpuCompiler::compile(const schedule::Problem& problem, const schedule::PlanGenome& genome,
                                                 const schedule::Target& target) {

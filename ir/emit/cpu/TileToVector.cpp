@@ -102,9 +102,7 @@ class Emitter {
                                ArrayRef<LLVM::GEPArg>{index});
   }
   static int64_t bytesOf(Type element) { return element.getIntOrFloatBitWidth() / 8; }
-  Type pieceType(Type element, int64_t lanes) {
-    return lanes == 1 ? element : Type(VectorType::get({lanes}, element));
-  }
+  Type pieceType(Type element, int64_t lanes) { return lanes == 1 ? element : Type(VectorType::get({lanes}, element)); }
   Value splat(Type type, TypedAttr value) {
     if (auto vector = dyn_cast<VectorType>(type))
       return arith::ConstantOp::create(b, loc, DenseElementsAttr::get(vector, Attribute(value)));
@@ -337,7 +335,8 @@ class Emitter {
     auto type = VectorType::get({tile.lanes}, elementOf(value));
     for (size_t i = 0; i < tile.pieces.size(); ++i)
       tile.pieces[i] = vector::FromElementsOp::create(
-          b, loc, type, ArrayRef<Value>(sums).slice(i * static_cast<size_t>(tile.lanes), static_cast<size_t>(tile.lanes)));
+          b, loc, type,
+          ArrayRef<Value>(sums).slice(i * static_cast<size_t>(tile.lanes), static_cast<size_t>(tile.lanes)));
     return tile;
   }
 
@@ -439,8 +438,8 @@ class Emitter {
       carried.push_back(initialTile(init, argument));
       inits.append(carried.back().pieces);
     }
-    auto emitted = scf::ForOp::create(b, loc, scalars.lookup(loop.getLowerBound()), scalars.lookup(loop.getUpperBound()),
-                                      scalars.lookup(loop.getStep()), inits);
+    auto emitted = scf::ForOp::create(b, loc, scalars.lookup(loop.getLowerBound()),
+                                      scalars.lookup(loop.getUpperBound()), scalars.lookup(loop.getStep()), inits);
     auto unpack = [&](ValueRange flat) {
       SmallVector<Tile> result = carried;
       size_t next = 0;
@@ -494,7 +493,11 @@ struct TileToVectorPass : PassWrapper<TileToVectorPass, OperationPass<ModuleOp>>
 
 }  // namespace
 
-std::unique_ptr<Pass> createTileToVectorPass() { return std::make_unique<TileToVectorPass>(); }
-void registerCpuPasses() { registerPass(createTileToVectorPass); }
+std::unique_ptr<Pass> createTileToVectorPass() {
+  return std::make_unique<TileToVectorPass>();
+}
+void registerCpuPasses() {
+  registerPass(createTileToVectorPass);
+}
 
 }  // namespace ktune::emit
