@@ -49,7 +49,7 @@ double flushAllowance(op::DType type) {
 }
 
 // |got - want| as a share of what is allowed: at most 1 when right, 0 where the reference can't judge.
-double errorShare(double got, double want, float bound, op::DType type) {
+double errorShare(double got, double want, double bound, op::DType type) {
   constexpr double kWrong = std::numeric_limits<double>::infinity();
   if (std::isinf(bound)) return 0;
   if (std::isnan(want)) return std::isnan(got) ? 0 : kWrong;
@@ -58,7 +58,7 @@ double errorShare(double got, double want, float bound, op::DType type) {
   if (std::isinf(want)) return got == want ? 0 : kWrong;
   const double error = std::fabs(got - want);
   if (error == 0) return 0;
-  const double allowed = static_cast<double>(bound) + flushAllowance(type);
+  const double allowed = bound + flushAllowance(type);
   return allowed > 0 ? error / allowed : kWrong;
 }
 
@@ -83,7 +83,7 @@ Comparison compareRows(const Expected& expected, int64_t rows, int64_t columns, 
       rowValues(row, values.data());
       for (int64_t c = 0; c < columns; ++c) {
         const int64_t i = row * columns + c;
-        const float bound = expected.bounds[static_cast<size_t>(i)];
+        const double bound = expected.bounds[static_cast<size_t>(i)];
         const double want = expected.values[static_cast<size_t>(i)];
         const double share = errorShare(values[static_cast<size_t>(c)], want, bound, type);
         if (!std::isinf(bound)) ++part.judged;
@@ -315,7 +315,7 @@ Status GuardImpl::prepare() {
     }
     // Two runs' results, and the reference's.
     needed += 2 * GuardedBuffer::totalBytes(bytes, alignmentOf(t));
-    expectedBytes += static_cast<uint64_t>(views[t].rows() * views[t].columns()) * (sizeof(double) + sizeof(float));
+    expectedBytes += static_cast<uint64_t>(views[t].rows() * views[t].columns()) * 2 * sizeof(double);
   }
   needed += expectedBytes;
   if (needed > cap)
@@ -452,14 +452,14 @@ Result<const std::vector<Expected>*> GuardImpl::reference(const Case& c, const s
   std::vector<TensorView> inputs(views.begin(), views.begin() + static_cast<std::ptrdiff_t>(inputCount()));
   KTUNE_ASSIGN(std::vector<Expected> expected, evaluator_->evaluate(c.point, inputs, parallelFor_));
   uint64_t bytes = 0;
-  for (const Expected& e : expected) bytes += e.values.size() * (sizeof(double) + sizeof(float));
+  for (const Expected& e : expected) bytes += e.values.size() * 2 * sizeof(double);
   if (cachedBytes_ + bytes > referenceCacheBytes_) {
     // Screening happens most often, so its reference stays.
     for (auto it = references_.begin(); it != references_.end();)
       it = it->first == referenceKey(cases_.front()) ? std::next(it) : references_.erase(it);
     cachedBytes_ = 0;
     for (const auto& [k, kept] : references_)
-      for (const Expected& e : kept) cachedBytes_ += e.values.size() * (sizeof(double) + sizeof(float));
+      for (const Expected& e : kept) cachedBytes_ += e.values.size() * 2 * sizeof(double);
   }
   cachedBytes_ += bytes;
   return &(references_[key] = std::move(expected));

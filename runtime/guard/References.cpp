@@ -22,13 +22,6 @@ bool symbolInFrontOnly(const op::Shape& shape) {
   return true;
 }
 
-float roundedDown(double bound) {
-  if (std::isinf(bound)) return std::numeric_limits<float>::infinity();
-  const auto narrow = static_cast<float>(bound);
-  if (std::isinf(narrow)) return std::numeric_limits<float>::max();
-  return static_cast<double>(narrow) > bound ? std::nextafterf(narrow, 0.0f) : narrow;
-}
-
 // The part of VIEW that starts at BEGIN and has EXTENTS.
 TensorView boxOf(TensorView view, const std::vector<int64_t>& begin, std::vector<int64_t> extents) {
   int64_t offset = 0;
@@ -260,11 +253,11 @@ Result<std::vector<Expected>> ReferenceEvaluator::evaluate(const std::vector<int
         const int64_t width = box.columns();
         for (int64_t r = 0; r < box.rows(); ++r) {
           auto* values = static_cast<double*>(box.at(box.rowOffset(r)));
-          float* bounds = results[o].bounds.data() + (values - results[o].values.data());
+          double* bounds = results[o].bounds.data() + (values - results[o].values.data());
           const auto from = static_cast<size_t>(r * width);
           for (size_t c = 0; c < static_cast<size_t>(width); ++c) {
             values[c] = outputs[o].values[from + c];
-            bounds[c] = outputs[o].bounds.empty() ? 0.0f : roundedDown(outputs[o].bounds[from + c]);
+            bounds[c] = outputs[o].bounds.empty() ? 0.0 : outputs[o].bounds[from + c];
           }
         }
       }

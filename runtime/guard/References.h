@@ -12,7 +12,7 @@ namespace ktune::runtime {
 /// The reference of one output, dense row-major.
 struct Expected {
   std::vector<double> values;
-  std::vector<float> bounds;  ///< Rounded down; infinite where the reference can't judge.
+  std::vector<double> bounds;  ///< Infinite where the reference can't judge.
 };
 
 /// The fp64 reference takes 8 bytes an input element and 16 an intermediate one: a language-model head of 2.5 GB of

@@ -366,6 +366,15 @@ class RecordsTest(CliTest):
         for key in shared[0]:
             self.assertIn(key, run.err)
 
+    def test_export(self):
+        key = self.units[0]["key"]
+        path = self.world.write("record.ktune", "")
+        self.fails(self.world.run("show", key, "--export", path), 2, "--bucket")
+        wrote = self.ok(self.world.run("show", key, "--bucket", 0, "--export", path, "--json")).json
+        self.assertEqual(os.path.getsize(path), wrote["bytes"])
+        self.assertGreater(wrote["bytes"], 100)
+        self.fails(self.world.run("show", key, "--bucket", 0, "--export", "/proc/none/record"), 2, "--export")
+
     def test_stage(self):
         unit = self.units[0]
         arguments = ("show", unit["key"], "--stage")

@@ -93,7 +93,7 @@ TEST_F(CpuCompilerTest, TheScheduleDecidesTheVectorWidth) {
     Result<std::string> text = compiler.print(problem, genome, target_, emit::Stage::kLlvm);
     ASSERT_TRUE(text.has_value()) << text.error().message();
     std::string type = "<" + std::to_string(lanes) + " x float>";
-    EXPECT_NE(text->find("@llvm.fma.v" + std::to_string(lanes) + "f32"), std::string::npos) << type;
+    EXPECT_NE(text->find("@llvm.fmuladd.v" + std::to_string(lanes) + "f32"), std::string::npos) << type;
   }
 }
 

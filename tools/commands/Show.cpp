@@ -1,6 +1,7 @@
 // ktune show: one record with its evidence, or its kernels at one stage of lowering.
 #include <CLI/CLI.hpp>
 
+#include "base/File.h"
 #include "tools/Commands.h"
 #include "tools/Lookup.h"
 #include "tools/Printing.h"
@@ -14,6 +15,7 @@ struct ShowOptions {
   std::string key;
   int bucket = -1;
   std::string stage;
+  std::string exportPath;
 };
 
 std::string symbolsText(const cache::Record& record, const std::vector<int64_t>& values) {
@@ -71,14 +73,33 @@ std::string recordText(const cache::Record& record, const StampJudge& judge) {
   return text;
 }
 
+/// ok when RECORDS is one record, which is all that OPTION can take.
+Status onlyOne(const std::vector<cache::Record>& records, const char* option) {
+  if (records.size() == 1) return Status::ok();
+  std::string choices;
+  for (const cache::Record& record : records)
+    choices += (choices.empty() ? "" : ", ") + std::to_string(record.bucketIndex) + " (" + bucketText(record) + ")";
+  return invalidArgument(std::string(option) + " takes one bucket; add --bucket with one of " + choices);
+}
+
+ExitCode exportRecord(const Shell& shell, const ShowOptions& options, const std::vector<cache::Record>& records) {
+  if (const Status status = onlyOne(records, "--export"); !status.isOk()) return shell.fail(ExitCode::kUsage, status);
+  const cache::Record& record = records.front();
+  const std::string bytes = record.bytes();
+  if (const Status status = writeFileAtomically(options.exportPath, bytes); !status.isOk())
+    return shell.fail(ExitCode::kUsage, status.withPrefix("--export"));
+  if (shell.common.json)
+    printJson({{"key", record.key.hex()},
+               {"bucket", record.bucketIndex},
+               {"file", options.exportPath},
+               {"bytes", static_cast<int64_t>(bytes.size())}});
+  else
+    printText("wrote " + options.exportPath + " (" + bytesText(static_cast<double>(bytes.size())) + ")\n");
+  return ExitCode::kOk;
+}
+
 ExitCode showStage(const Shell& shell, const ShowOptions& options, const std::vector<cache::Record>& records) {
-  if (records.size() > 1) {
-    std::string choices;
-    for (const cache::Record& record : records)
-      choices += (choices.empty() ? "" : ", ") + std::to_string(record.bucketIndex) + " (" + bucketText(record) + ")";
-    return shell.fail(ExitCode::kUsage,
-                      invalidArgument("--stage shows one bucket; add --bucket with one of " + choices));
-  }
+  if (const Status status = onlyOne(records, "--stage"); !status.isOk()) return shell.fail(ExitCode::kUsage, status);
   const cache::Record& record = records.front();
   if (record.decision == cache::Decision::kUseFallback)
     return shell.fail(ExitCode::kUsage, invalidArgument("this record has no kernel: it says use the fallback"));
@@ -119,6 +140,7 @@ ExitCode run(const Shell& shell, const ShowOptions& options) {
       return shell.fail(ExitCode::kUsage,
                         notFound("this key has no record for bucket " + std::to_string(options.bucket)));
   }
+  if (!options.exportPath.empty()) return exportRecord(shell, options, *records);
   if (!options.stage.empty()) return showStage(shell, options, *records);
   const StampJudge judge;
   if (shell.common.json) {
@@ -143,8 +165,11 @@ Command declareShow(CLI::App& root, Shell& shell) {
   app->add_option("key", o->key, "The key, or as many of its first digits as make it unique")->required();
   app->add_option("--bucket", o->bucket, "Only this bucket of the key")->type_name("N")->check(CLI::NonNegativeNumber);
   app->add_option("--stage", o->stage, "Show the kernels instead, at this stage: " + stageNames())->type_name("STAGE");
+  app->add_option("--export", o->exportPath, "Write the record to this file, for libktune to load")->type_name("FILE");
   addCommonOptions(*app, shell, kJsonOption | kCacheOption);
-  app->footer("Examples:\n  ktune show 3f2a9c\n  ktune show 3f2a9c --bucket 0 --stage assembly");
+  app->footer(
+      "Examples:\n  ktune show 3f2a9c\n  ktune show 3f2a9c --bucket 0 --stage assembly\n"
+      "  ktune show 3f2a9c --bucket 0 --export rms_norm.ktune");
   return {app, [&shell, o] { return run(shell, *o); }};
 }
 
