@@ -1,8 +1,6 @@
 #include <gtest/gtest.h>
 
-#include <cstdlib>
-
-#include "base/File.h"
+#include "GoldenSection.h"
 #include "ir/op/Operator.h"
 
 namespace ktune::op {
@@ -29,19 +27,7 @@ TEST(OperatorDoc, ShowsTheTable) {
     table += "| `" + std::string(def->name) + "` | " + std::string(kindName(def->kind)) + " | " +
              std::to_string(def->operandCount) + " | " + std::string(def->summary) + " | " + attributesText(*def) +
              " |\n";
-  const std::string path = std::string(KTUNE_SOURCE_DIR) + "/docs/operators.md";
-  Result<std::string> document = readFile(path);
-  ASSERT_TRUE(document.has_value()) << document.error().message();
-  const std::string begin = "<!-- operators: begin -->\n", end = "<!-- operators: end -->";
-  size_t from = document->find(begin), to = document->find(end);
-  ASSERT_TRUE(from != std::string::npos && to != std::string::npos);
-  from += begin.size();
-  if (document->substr(from, to - from) == table) return;
-  if (std::getenv("KTUNE_UPDATE_GOLDEN")) {
-    ASSERT_TRUE(writeFileAtomically(path, document->substr(0, from) + table + document->substr(to)).isOk());
-    return;
-  }
-  FAIL() << "docs/operators.md does not show the operator table; run this test with KTUNE_UPDATE_GOLDEN=1";
+  test::expectGoldenSection("operators.md", "operators", table);
 }
 
 }  // namespace

@@ -3,7 +3,7 @@
 #include <cstdlib>
 #include <random>
 
-#include "base/File.h"
+#include "GoldenSection.h"
 #include "ir/schedule/Genome.h"
 #include "ir/schedule/Schedule.h"
 #include "ir/schedule/Target.h"
@@ -215,19 +215,7 @@ TEST(Schedule, DocumentMatchesTheTable) {
     table += "| `" + std::string(def.name) + "` | " + generators + " | " + std::to_string(def.otherwise) + " | " +
              values + " | " + std::string(def.meaning) + " |\n";
   }
-  const std::string path = std::string(KTUNE_SOURCE_DIR) + "/docs/schedule.md";
-  Result<std::string> document = readFile(path);
-  ASSERT_TRUE(document.has_value()) << document.error().message();
-  const std::string begin = "<!-- parameters: begin -->\n", end = "<!-- parameters: end -->";
-  size_t from = document->find(begin), to = document->find(end);
-  ASSERT_TRUE(from != std::string::npos && to != std::string::npos);
-  from += begin.size();
-  if (document->substr(from, to - from) == table) return;
-  if (std::getenv("KTUNE_UPDATE_GOLDEN")) {
-    ASSERT_TRUE(writeFileAtomically(path, document->substr(0, from) + table + document->substr(to)).isOk());
-    return;
-  }
-  FAIL() << "docs/schedule.md does not show ir/schedule/Parameters.def; run this test with KTUNE_UPDATE_GOLDEN=1";
+  test::expectGoldenSection("schedule.md", "parameters", table);
 }
 
 }  // namespace
