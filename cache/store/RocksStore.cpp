@@ -27,6 +27,7 @@
 #include "base/File.h"
 #include "base/Log.h"
 #include "base/Subprocess.h"
+#include "base/ThreadSanitizer.h"
 #include "cache/store/Store.h"
 #include "cache/store/StoredValue.h"
 
@@ -146,7 +147,7 @@ class RocksStore final : public Store {
 
   Status put(const Record& record) override {
     KTUNE_ASSIGN(std::string bytes, encodeForStore(record));
-    std::shared_lock lock(mutex_);
+    std::unique_lock lock(mutex_);  // One writer at a time: a write waits for the disk anyway.
     KTUNE_TRY(checkWritable());
     rocksdb::WriteBatch batch;
     batch.Put(storeKey(record.key, record.bucketIndex), bytes);
@@ -154,7 +155,7 @@ class RocksStore final : public Store {
   }
 
   Status remove(const op::Key& key, int32_t bucketIndex) override {
-    std::shared_lock lock(mutex_);
+    std::unique_lock lock(mutex_);
     KTUNE_TRY(checkWritable());
     rocksdb::WriteBatch batch;
     batch.Delete(storeKey(key, bucketIndex));

@@ -11,15 +11,8 @@
 #include <optional>
 
 #include "base/System.h"
+#include "base/ThreadSanitizer.h"
 #include "runtime/worker/Child.h"
-
-#if defined(__SANITIZE_THREAD__)
-// The distribution's libtbb is not instrumented: the sanitizer does not see that its task queues order a task's
-// creation before its run. Our own state shared by tasks is under a mutex, which it does see.
-extern "C" __attribute__((visibility("default"), weak)) const char* __tsan_default_suppressions() {
-  return "race:tbb::detail\ncalled_from_lib:libtbb.so\n";
-}
-#endif
 
 namespace ktune::runtime {
 
