@@ -59,6 +59,16 @@ TEST_F(CpuCompilerTest, IllegalGenomesAreRefusedWithTheReason) {
   EXPECT_NE(plan.error().message().find("registers"), std::string::npos) << plan.error().message();
 }
 
+TEST_F(CpuCompilerTest, OtherElementTypesAreUnsupported) {
+  op::Graph graph = *op::makeRmsNorm(op::Symbol{"M", 1, 1, {1}}, 1, 64, 1e-6, op::DType::kBF16);
+  schedule::Problem problem = *schedule::Problem::create(graph, op::bucketsOf(graph)[0]);
+  emit::CpuCompiler compiler(temp_);
+  Result<cache::Plan> plan = compiler.compile(problem, schedule::defaultGenome(problem, target_), target_);
+  ASSERT_FALSE(plan.has_value());
+  EXPECT_EQ(plan.error().code(), StatusCode::kUnsupported);
+  EXPECT_NE(plan.error().message().find("bf16"), std::string::npos) << plan.error().message();
+}
+
 TEST_F(CpuCompilerTest, AFullTemporaryFolderIsAClearError) {
   schedule::Problem problem = sample();
   emit::CpuCompiler compiler("/proc/no-such-folder");
