@@ -802,6 +802,10 @@ Result<std::vector<UnitReport>> tuneUnits(const std::vector<Unit>& units, const 
       done(UnitOutcome::kFailed, problem.error());
       continue;
     }
+    if (Status possible = schedule::supported(*problem, options.target); !possible.isOk()) {
+      done(UnitOutcome::kFailed, possible);
+      continue;
+    }
     std::optional<schedule::PlanGenome> incumbent;
     if (cached && cached->decision != cache::Decision::kUseFallback) incumbent = std::move(cached->genome);
     UnitTuner tuner(session, i, *problem, pending[i].key, std::move(incumbent));

@@ -316,8 +316,21 @@ KernelFacts factsOf(const Problem& problem, const Group& group) {
   return facts;
 }
 
-Status check(const PlanGenome& genome, const Problem& problem, const Target& target) {
+Status supported(const Problem& problem, const Target& target) {
   if (target.kind == DeviceKind::kCuda) return unsupported("there is no generator for cuda targets yet");
+  if (target.kind != DeviceKind::kCpu) return Status::ok();
+  for (size_t v = 0; v < problem.types.size(); ++v) {
+    const op::DType type = problem.types[v].dtype;
+    if (type == op::DType::kF32 || type == op::DType::kF64) continue;
+    return unsupported("the cpu device compiles f32 and f64; '" +
+                       problem.primitives.valueName(static_cast<int32_t>(v)) + "' is " +
+                       std::string(op::dtypeName(type)));
+  }
+  return Status::ok();
+}
+
+Status check(const PlanGenome& genome, const Problem& problem, const Target& target) {
+  KTUNE_TRY(supported(problem, target));
   for (size_t e = 0; e < genome.fuse.size(); ++e) {
     if (genome.fuse[e] > 1) return invalidArgument("fuse[" + std::to_string(e) + "] is neither 0 nor 1");
   }

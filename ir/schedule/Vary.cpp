@@ -138,6 +138,16 @@ int64_t pieces(int64_t extent, int64_t piece) {
   return (extent + piece - 1) / piece;
 }
 
+/// 1 where what a kernel writes is more than the cores' own caches hold, so that fetching the lines first is for
+/// nothing. (The last level is no measure: virtual machines report the host's.)
+int32_t streams(const KernelFacts& facts, KernelSchedule schedule, const Target& target) {
+  const uint64_t bytes = static_cast<uint64_t>(facts.typicalRows) * static_cast<uint64_t>(facts.columns) *
+                         static_cast<uint64_t>(facts.elementBytes);
+  schedule.streamStores = 1;
+  const bool legal = objection(Parameter::streamStores, schedule, facts, target).empty();
+  return legal && bytes > target.l2Bytes * static_cast<uint64_t>(target.cores) ? 1 : 0;
+}
+
 }  // namespace
 
 KernelSchedule defaultSchedule(const KernelFacts& facts, const Target& target) {
@@ -165,6 +175,7 @@ KernelSchedule defaultSchedule(const KernelFacts& facts, const Target& target) {
       if (rows <= kMostTileRows && pieces(facts.typicalRows, rows) >= enoughTiles) best = rows;
     }
     s.tileRows = best;
+    s.streamStores = streams(facts, s, target);
     return settle(s, facts, target);
   }
   if (contraction) {
@@ -205,6 +216,7 @@ KernelSchedule defaultSchedule(const KernelFacts& facts, const Target& target) {
       bestArea = area;
     }
   }
+  if (!contraction) best.streamStores = streams(facts, best, target);
   return settle(best, facts, target);
 }
 

@@ -160,6 +160,11 @@ class GuardImpl final : public Guard {
   Status prepare();
   GuardVerdict screen(LoadedPlan& plan) override;
   GuardVerdict prove(LoadedPlan& plan) override;
+  void* keptWeights(size_t input) override {
+    return contents_[input].valid && keepsOneContent(problem_.source.inputs[input], inputViews_[input])
+               ? inputs_[input].data()
+               : nullptr;
+  }
 
  private:
   const schedule::Problem problem_;
@@ -169,7 +174,8 @@ class GuardImpl final : public Guard {
   std::unique_ptr<ReferenceEvaluator> evaluator_;
   uint64_t referenceCacheBytes_ = 0;
 
-  std::vector<Case> cases_;  ///< In the order of prove(); the first is screen()'s.
+  std::vector<Case> cases_;             ///< In the order of prove(); the first is screen()'s.
+  std::vector<TensorView> inputViews_;  ///< At the bucket's high end, without addresses.
   std::vector<GuardedBuffer> inputs_;
   std::vector<GuardedBuffer> outputs_[2];  ///< One set for each of two runs; empty buffers for aliases.
   GuardedBuffer workspace_;
@@ -188,7 +194,7 @@ class GuardImpl final : public Guard {
                        [&](const op::Output& o) { return o.aliasInput == static_cast<int32_t>(input); });
   }
   [[nodiscard]] bool isHeavy(size_t input, const TensorView& view) const {
-    return problem_.source.inputs[input].constant && static_cast<uint64_t>(view.spanBytes()) > kHeavyConstantBytes;
+    return keepsOneContent(problem_.source.inputs[input], view);
   }
   [[nodiscard]] std::string caseName(const Case& c) const;
   [[nodiscard]] double workOf(const std::vector<int64_t>& point) const;
@@ -300,6 +306,7 @@ Status GuardImpl::prepare() {
 
   // Extents grow with the symbols, so the high end is the largest.
   const std::vector<TensorView> views = viewsAt(high);
+  inputViews_.assign(views.begin(), views.begin() + static_cast<std::ptrdiff_t>(inputCount()));
   uint64_t needed = evaluator_->workingBytes(high);
   uint64_t expectedBytes = 0;
   const auto alignmentOf = [&](size_t tensor) {
@@ -735,6 +742,12 @@ GuardVerdict GuardImpl::prove(LoadedPlan& plan) {
 }
 
 }  // namespace
+
+bool Guard::keepsOneContent(const op::Input& input, const TensorView& view) {
+  const bool fixed =
+      std::all_of(input.type.shape.begin(), input.type.shape.end(), [](const op::Dim& dim) { return dim.isStatic(); });
+  return input.constant && fixed && static_cast<uint64_t>(view.spanBytes()) > kHeavyConstantBytes;
+}
 
 Result<std::unique_ptr<Guard>> Guard::create(const schedule::Problem& problem, Device& device,
                                              const GuardOptions& options) {

@@ -10,6 +10,7 @@
 #include "ir/op/Reference.h"
 #include "ir/schedule/Problem.h"
 #include "runtime/launch/Device.h"
+#include "runtime/launch/Elements.h"
 
 namespace ktune::runtime {
 
@@ -51,6 +52,12 @@ class Guard {
   /// positive, mixed magnitudes, cancellation, special values), scoring and held-out points, shifted buffers (minimum
   /// promised alignment), repeats compared bit for bit.
   virtual GuardVerdict prove(LoadedPlan& plan) = 0;
+
+  /// True for weights so large that they are made once, at the least promised alignment, and kept for every case.
+  [[nodiscard]] static bool keepsOneContent(const op::Input& input, const TensorView& view);
+  /// Where such weights lie, valid as long as the guard; null for every other input. Timed runs may read them: a second
+  /// copy would cost gigabytes and the time to touch them.
+  [[nodiscard]] virtual void* keptWeights(size_t input) = 0;
 };
 
 }  // namespace ktune::runtime

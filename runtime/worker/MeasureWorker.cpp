@@ -83,6 +83,8 @@ class Session {
 
   double emptyLaunchNs();
   Status coverage(const cache::Plan& plan) const;
+  Status makeGuard();
+  [[nodiscard]] std::vector<bool> weightsToBorrow() const;
   Result<BufferRing*> ringFor(uint32_t point);
 };
 
@@ -101,7 +103,8 @@ Status Session::open(uint64_t memoryBytes, bool measureFacts) {
   }
   buffers_ = std::make_unique<TimingBuffers>(device_.target().l3Bytes, cap, seed_, parallelFor);
   // Extents grow with the symbols: the high end takes most.
-  const uint64_t timing = buffers_->bytesFor(problem_.source, tensorViews(problem_.source, types_, points_.back()));
+  const uint64_t timing =
+      buffers_->bytesFor(problem_.source, tensorViews(problem_.source, types_, points_.back()), weightsToBorrow());
   if (timing > cap)
     return resourceExhausted("measuring this problem needs " + std::to_string(timing) + " bytes of buffers; " +
                              std::to_string(cap) + " are allowed");
@@ -162,22 +165,35 @@ std::string Session::load(int64_t id, const std::string& bytes) {
   return startFrame(FrameKind::kLoaded).take();
 }
 
+Status Session::makeGuard() {
+  if (guard_ != nullptr) return Status::ok();
+  GuardOptions options;
+  options.seed = seed_;
+  options.memoryBytes = guardBytes_;
+  options.onPhase = [this](GuardPhase phase) {
+    ByteWriter writer = startFrame(FrameKind::kPhase);
+    writer.u8(static_cast<uint8_t>(phase));
+    (void)channel_.send(writer.bytes());  // A tuner that is gone is noticed at the answer.
+  };
+  KTUNE_ASSIGN(guard_, Guard::create(problem_, device_, options));
+  return Status::ok();
+}
+
+// Per input: whether timed runs use the guard's copy.
+std::vector<bool> Session::weightsToBorrow() const {
+  const std::vector<TensorView> views = tensorViews(problem_.source, types_, points_.back());
+  std::vector<bool> borrow;
+  for (size_t i = 0; i < problem_.source.inputs.size(); ++i) {
+    const op::Input& input = problem_.source.inputs[i];
+    borrow.push_back(Guard::keepsOneContent(input, views[i]) && buffers_->mayBorrow(input, views[i]));
+  }
+  return borrow;
+}
+
 std::string Session::check(int64_t id, search::CheckLevel level) {
   const auto found = plans_.find(id);
   if (found == plans_.end()) return failedFrame(internalError("plan " + std::to_string(id) + " is not loaded"));
-  if (guard_ == nullptr) {
-    GuardOptions options;
-    options.seed = seed_;
-    options.memoryBytes = guardBytes_;
-    options.onPhase = [this](GuardPhase phase) {
-      ByteWriter writer = startFrame(FrameKind::kPhase);
-      writer.u8(static_cast<uint8_t>(phase));
-      (void)channel_.send(writer.bytes());  // A tuner that is gone is noticed at the answer.
-    };
-    Result<std::unique_ptr<Guard>> guard = Guard::create(problem_, device_, options);
-    if (!guard) return failedFrame(guard.error());
-    guard_ = std::move(*guard);
-  }
+  if (Status status = makeGuard(); !status.isOk()) return failedFrame(status);
   LoadedPlan& plan = *found->second.plan;
   const GuardVerdict verdict = level == search::CheckLevel::kScreen ? guard_->screen(plan) : guard_->prove(plan);
   if (!verdict.right) return rejectedFrame(verdict.reason, verdict.detail);
@@ -191,7 +207,14 @@ std::string Session::check(int64_t id, search::CheckLevel level) {
 Result<BufferRing*> Session::ringFor(uint32_t point) {
   const auto found = rings_.find(point);
   if (found != rings_.end()) return &found->second;
-  KTUNE_ASSIGN(BufferRing ring, buffers_->ring(problem_.source, tensorViews(problem_.source, types_, points_[point])));
+  std::vector<void*> borrowed;
+  for (const bool borrow : weightsToBorrow()) {
+    // A worker that was restarted in the middle of a race has not checked anything yet.
+    if (borrow) KTUNE_TRY(makeGuard());
+    borrowed.push_back(borrow ? guard_->keptWeights(borrowed.size()) : nullptr);
+  }
+  KTUNE_ASSIGN(BufferRing ring,
+               buffers_->ring(problem_.source, tensorViews(problem_.source, types_, points_[point]), borrowed));
   return &(rings_[point] = std::move(ring));
 }
 

@@ -154,22 +154,34 @@ TimingBuffers::TimingBuffers(uint64_t lastLevelBytes, uint64_t memoryBytes, uint
   coldBytes_ = std::min({2 * cache, memoryBytes / 2, kMostColdBytes});
 }
 
-TimingBuffers::Layout TimingBuffers::layOut(const op::Graph& graph, const std::vector<TensorView>& views) const {
+bool TimingBuffers::mayBorrow(const op::Input& input, const TensorView& view) const {
+  constexpr int64_t kCacheLineBytes = 64;
+  return input.constant && input.alignmentBytes >= kCacheLineBytes &&
+         static_cast<uint64_t>(view.spanBytes()) >= coldBytes_;
+}
+
+TimingBuffers::Layout TimingBuffers::layOut(const op::Graph& graph, const std::vector<TensorView>& views,
+                                            const std::vector<bool>& borrowed) const {
   Layout layout;
   const auto place = [](Layout::Part& part, const TensorView& view, int64_t alignment) {
     const size_t offset = roundUp(part.bytes, std::max(kTensorAlignment, static_cast<size_t>(alignment)));
     part.bytes = offset + static_cast<size_t>(view.spanBytes());
     return offset;
   };
-  for (size_t i = 0; i < graph.inputs.size(); ++i)
-    layout.offsets.push_back(place(layout.inputs[views[i].dtype], views[i], graph.inputs[i].alignmentBytes));
+  size_t setBytes = 0;
+  for (size_t i = 0; i < graph.inputs.size(); ++i) {
+    const bool elsewhere = i < borrowed.size() && borrowed[i];
+    if (elsewhere) setBytes += static_cast<size_t>(views[i].spanBytes());
+    layout.offsets.push_back(
+        elsewhere ? 0 : place(layout.inputs[views[i].dtype], views[i], graph.inputs[i].alignmentBytes));
+  }
   for (size_t o = 0; o < graph.outputs.size(); ++o) {
     const op::Output& output = graph.outputs[o];
     layout.offsets.push_back(output.aliasInput >= 0
                                  ? layout.offsets[static_cast<size_t>(output.aliasInput)]
                                  : place(layout.outputs, views[graph.inputs.size() + o], output.alignmentBytes));
   }
-  size_t setBytes = layout.outputs.bytes;
+  setBytes += layout.outputs.bytes;
   for (const auto& [type, part] : layout.inputs) setBytes += part.bytes;
   // A set that is larger than what must lie between two uses is cold by itself: its start has left the caches when its
   // end is reached. Two sets that overlap for the most part then keep addresses from repeating at little more than the
@@ -185,8 +197,9 @@ TimingBuffers::Layout TimingBuffers::layOut(const op::Graph& graph, const std::v
   return layout;
 }
 
-uint64_t TimingBuffers::bytesFor(const op::Graph& graph, const std::vector<TensorView>& views) const {
-  const Layout layout = layOut(graph, views);
+uint64_t TimingBuffers::bytesFor(const op::Graph& graph, const std::vector<TensorView>& views,
+                                 const std::vector<bool>& borrowed) const {
+  const Layout layout = layOut(graph, views, borrowed);
   uint64_t bytes = roundUp(layout.outputs.total(layout.sets), kPieceBytes);
   for (const auto& [type, part] : layout.inputs) bytes += roundUp(part.total(layout.sets), kPieceBytes);
   return bytes;
@@ -206,12 +219,15 @@ Status TimingBuffers::reserveOutputs() {
   return Status::ok();
 }
 
-Result<BufferRing> TimingBuffers::ring(const op::Graph& graph, const std::vector<TensorView>& views) {
-  const uint64_t bytes = bytesFor(graph, views);
+Result<BufferRing> TimingBuffers::ring(const op::Graph& graph, const std::vector<TensorView>& views,
+                                       const std::vector<void*>& borrowed) {
+  std::vector<bool> elsewhere;
+  for (void* address : borrowed) elsewhere.push_back(address != nullptr);
+  const uint64_t bytes = bytesFor(graph, views, elsewhere);
   if (bytes > memoryBytes_)
     return resourceExhausted("timing this problem needs " + std::to_string(bytes) + " bytes of buffers; " +
                              std::to_string(memoryBytes_) + " are allowed");
-  const Layout layout = layOut(graph, views);
+  const Layout layout = layOut(graph, views, elsewhere);
   for (const auto& [type, part] : layout.inputs) {
     KTUNE_ASSIGN(Arena * arena, arenaFor(type));
     arena->fill(part.total(layout.sets), type, seed_, parallelFor_);
@@ -225,6 +241,10 @@ Result<BufferRing> TimingBuffers::ring(const op::Graph& graph, const std::vector
   const size_t inputCount = graph.inputs.size();
   for (size_t s = 0; s < layout.sets; ++s) {
     for (size_t t = 0; t < views.size(); ++t) {
+      if (t < elsewhere.size() && elsewhere[t]) {
+        ring.addresses_.push_back(borrowed[t]);
+        continue;
+      }
       const bool output = t >= inputCount && graph.outputs[t - inputCount].aliasInput < 0;
       char* base = output ? outputs_.data() : inputs_[views[t].dtype].data();
       const size_t stride = output ? layout.outputs.stride : layout.inputs.at(views[t].dtype).stride;

@@ -60,11 +60,17 @@ class TimingBuffers {
   /// How much memory lies between two uses of a set: twice the last-level cache, but at most 512 MiB (virtual machines
   /// report the host's whole cache, of which a guest has a part) and at most half of the cap.
   [[nodiscard]] uint64_t coldBytes() const { return coldBytes_; }
-  /// Bytes that ring() takes for these tensors.
-  [[nodiscard]] uint64_t bytesFor(const op::Graph& graph, const std::vector<TensorView>& views) const;
-  /// Sets for these tensors (inputs, then outputs; an output that aliases an input has its address).
+  /// True when an input is cold at every use wherever it lies, as it alone fills coldBytes(), and may therefore be one
+  /// that somebody else has made: the same at every call, and no worse aligned than a cache line.
+  [[nodiscard]] bool mayBorrow(const op::Input& input, const TensorView& view) const;
+  /// Bytes that ring() takes for these tensors, the borrowed inputs excepted (BORROWED: per input, empty for none).
+  [[nodiscard]] uint64_t bytesFor(const op::Graph& graph, const std::vector<TensorView>& views,
+                                  const std::vector<bool>& borrowed = {}) const;
+  /// Sets for these tensors (inputs, then outputs; an output that aliases an input has its address). BORROWED: per
+  /// input, an address that every set has, or null; empty for none.
   /// Errors: kResourceExhausted.
-  [[nodiscard]] Result<BufferRing> ring(const op::Graph& graph, const std::vector<TensorView>& views);
+  [[nodiscard]] Result<BufferRing> ring(const op::Graph& graph, const std::vector<TensorView>& views,
+                                        const std::vector<void*>& borrowed = {});
   /// Bytes read and written per second by copies of BYTES on all threads, past the caches; the best of a few.
   [[nodiscard]] Result<double> copyBytesPerSecond(uint64_t bytes);
   /// Gives the memory of an aliased input its values again: what runs have made of them must not drift into infinities
@@ -79,7 +85,8 @@ class TimingBuffers {
   Arena outputs_;
   std::map<op::DType, std::vector<char>> renewal_;
 
-  [[nodiscard]] Layout layOut(const op::Graph& graph, const std::vector<TensorView>& views) const;
+  [[nodiscard]] Layout layOut(const op::Graph& graph, const std::vector<TensorView>& views,
+                              const std::vector<bool>& borrowed) const;
   Result<Arena*> arenaFor(op::DType type);
   Status reserveOutputs();
 };

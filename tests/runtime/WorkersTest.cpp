@@ -467,6 +467,32 @@ TEST(TimingBuffers, SetsAreColdDistinctAndWithinTheCap) {
   EXPECT_GT(*rate, 1e6);
 }
 
+TEST(TimingBuffers, LargeWeightsMayBeBorrowed) {
+  op::GraphBuilder b;
+  const int32_t x = b.input("x", op::DType::kF32, {op::Dim::fixed(16), op::Dim::fixed(1024)});
+  const int32_t w = b.input("w", op::DType::kF32, {op::Dim::fixed(2048), op::Dim::fixed(1024)}, true);
+  b.output(b.node("linear", {x, w}));
+  op::Graph graph = *b.finish();
+  const std::vector<TensorView> views = tensorViews(graph, *op::inferTypes(graph), {});
+  TimingBuffers buffers(uint64_t{1} << 20, uint64_t{32} << 20, 1, op::serialFor());
+  EXPECT_FALSE(buffers.mayBorrow(graph.inputs[0], views[0]));  // Changes from call to call.
+  EXPECT_TRUE(buffers.mayBorrow(graph.inputs[1], views[1]));   // 8 MiB; 2 MiB are cold.
+  graph.inputs[1].alignmentBytes = 4;
+  EXPECT_FALSE(buffers.mayBorrow(graph.inputs[1], views[1]));
+  TimingBuffers larger(uint64_t{8} << 20, uint64_t{64} << 20, 1, op::serialFor());
+  EXPECT_FALSE(larger.mayBorrow(b.finish()->inputs[1], views[1]));  // It would stay in the cache.
+
+  EXPECT_LT(buffers.bytesFor(graph, views, {false, true}), buffers.bytesFor(graph, views) - (uint64_t{8} << 20) + 1);
+  std::vector<float> weights(1);
+  Result<BufferRing> ring = buffers.ring(graph, views, {nullptr, weights.data()});
+  ASSERT_TRUE(ring) << ring.error().toString();
+  for (size_t s = 0; s < ring->count(); ++s) {
+    EXPECT_EQ(ring->set(s)[1], weights.data());
+    EXPECT_NE(ring->set(s)[0], weights.data());
+  }
+  EXPECT_NE(ring->set(0)[0], ring->set(1)[0]);
+}
+
 TEST(Protocol, DeathIsToldInOneLine) {
   ExitInfo exit;
   exit.signal = 11;

@@ -202,10 +202,20 @@ TEST(Vary, DefaultGenomesAreLegalAndFeedEveryCore) {
             "streamStores = 0, prefetch = 0>");
   EXPECT_EQ(kernel(built(op::makeAdd({"M", 512, 512, {512}}, 4096, DType::kF32))),
             "#ktune.schedule<generator = map, vector = 16, unroll = 4, tileRows = 8, tileColumns = 4096, "
-            "streamStores = 0, prefetch = 0>");
+            "streamStores = 1, prefetch = 0>");
   EXPECT_EQ(kernel(built(op::makeAdd({"M", 1, 1, {1}}, 16384, DType::kF32))),
             "#ktune.schedule<generator = map, vector = 16, unroll = 4, tileRows = 1, tileColumns = 2048, "
             "streamStores = 0, prefetch = 0>");
+}
+
+TEST(Vary, DefaultsStreamWhatTheCachesCannotHold) {
+  // fakeTarget(): 2 cores with 2 MiB each.
+  auto streams = [](int64_t rows) {
+    const op::Graph graph = built(op::makeAdd({"M", rows, rows, {rows}}, 4096, DType::kF32));
+    return defaultGenome(problemOf(graph, 0), fakeTarget()).kernels.at(0).streamStores;
+  };
+  EXPECT_EQ(streams(256), 0);  // 4 MiB
+  EXPECT_EQ(streams(257), 1);
 }
 
 TEST(Vary, MutationsAreLegalAndDifferent) {

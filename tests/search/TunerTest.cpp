@@ -445,6 +445,16 @@ TEST_F(TunerTest, AFailureOfOneUnitSparesTheOthers) {
   EXPECT_EQ((*reports)[2].status.code(), StatusCode::kInvalidArgument);
 }
 
+TEST_F(TunerTest, WhatNoCandidateCanBeIsRefusedBeforeAnyIsTried) {
+  options.target.kind = schedule::DeviceKind::kCpu;
+  const op::Graph graph = *op::makeAdd({"M", 1, 16, {16}}, 64, op::DType::kBF16);
+  const UnitReport report = tuneOne(graph);
+  EXPECT_EQ(report.outcome, UnitOutcome::kFailed);
+  EXPECT_EQ(report.status.code(), StatusCode::kUnsupported);
+  EXPECT_NE(report.status.message().find("bf16"), std::string::npos) << report.status.message();
+  EXPECT_EQ(counters.compiles, 0);
+}
+
 TEST_F(TunerTest, NoWorkerAtAllIsAnError) {
   world.openFailure = unavailable("cannot start a worker");
   auto reports = tuneUnits({{.graph = linearGraph(64, 64)}}, options, compiler, measurer, *store, counters);

@@ -38,18 +38,6 @@ namespace {
 constexpr llvm::StringLiteral kPipeline =
     "function(early-cse<memssa>,instcombine,simplifycfg,loop-mssa(loop-rotate,licm),early-cse,instcombine,simplifycfg)";
 
-/// Narrower types would be computed in themselves, step by step, and proven wrong one candidate after the other.
-Status checkTypes(const schedule::Problem& problem) {
-  for (size_t value = 0; value < problem.types.size(); ++value) {
-    const op::DType type = problem.types[value].dtype;
-    if (type != op::DType::kF32 && type != op::DType::kF64)
-      return unsupported("the cpu device compiles f32 and f64; '" +
-                         problem.primitives.valueName(static_cast<int32_t>(value)) + "' is " +
-                         std::string(op::dtypeName(type)));
-  }
-  return Status::ok();
-}
-
 /// Collects MLIR's errors instead of printing them: they become the candidate's rejection.
 class ErrorCollector {
  public:
@@ -204,7 +192,6 @@ std::string CpuCompiler::version() {
 
 ktune::Result<cache::Plan> CpuCompiler::compile(const schedule::Problem& problem, const schedule::PlanGenome& genome,
                                                 const schedule::Target& target) {
-  KTUNE_TRY(checkTypes(problem));
   KTUNE_TRY(schedule::check(genome, problem, target));
   KTUNE_ASSIGN(cache::Plan plan, ir::layoutPlan(problem, genome));
   KTUNE_ASSIGN(OwningOpRef<ModuleOp> module, state_->lower(problem, genome, Stage::kLlvm));
@@ -221,7 +208,6 @@ ktune::Result<cache::Plan> CpuCompiler::compile(const schedule::Problem& problem
 
 ktune::Result<std::string> CpuCompiler::print(const schedule::Problem& problem, const schedule::PlanGenome& genome,
                                               const schedule::Target& target, Stage stage) {
-  KTUNE_TRY(checkTypes(problem));
   KTUNE_TRY(schedule::check(genome, problem, target));
   KTUNE_ASSIGN(OwningOpRef<ModuleOp> module, state_->lower(problem, genome, stage));
   if (stage < Stage::kLlvm) return printed(*module);
