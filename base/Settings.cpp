@@ -32,6 +32,10 @@ Result<Settings> readSettings() {
   settings.cacheDir = environmentValue("KTUNE_CACHE");
   settings.homeDir = environmentValue("HOME");
   settings.xdgCacheDir = environmentValue("XDG_CACHE_HOME");
+  settings.cudaHome = environmentValue("CUDA_HOME");
+  settings.virtualEnv = environmentValue("VIRTUAL_ENV");
+  settings.mpsPipeDir = environmentValue("CUDA_MPS_PIPE_DIRECTORY");
+  settings.xdgRuntimeDir = environmentValue("XDG_RUNTIME_DIR");
   settings.fault = environmentValue("KTUNE_FAULT");
   settings.tempDir = environmentValue("TMPDIR");
   if (settings.tempDir.empty()) settings.tempDir = "/tmp";

@@ -16,7 +16,11 @@ struct Settings {
   std::string xdgCacheDir;  ///< XDG_CACHE_HOME.
   LogLevel logLevel = LogLevel::kWarning;  ///< KTUNE_LOG: debug, info, warning, error or silent.
   int jobs = 0;                            ///< KTUNE_JOBS: compile workers; 0 = as many as cores and memory allow.
-  std::string fault;  ///< KTUNE_FAULT: fault injection for tests, read by the fake compiler and device only.
+  std::string cudaHome;                    ///< CUDA_HOME: a CUDA toolkit; NVRTC is looked for there first.
+  std::string virtualEnv;     ///< VIRTUAL_ENV: a Python environment, in which a wheel may have brought NVRTC.
+  std::string mpsPipeDir;     ///< CUDA_MPS_PIPE_DIRECTORY: where an MPS control daemon listens.
+  std::string xdgRuntimeDir;  ///< XDG_RUNTIME_DIR: lock files of GPUs, where /run/lock can't be written.
+  std::string fault;          ///< KTUNE_FAULT: fault injection for tests, read by the fake compiler and device only.
 
   /// The cache folder that applies: cacheDir, or the default under the home folder.
   /// Errors: kInvalidArgument when neither KTUNE_CACHE, XDG_CACHE_HOME nor HOME is set.

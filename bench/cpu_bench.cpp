@@ -55,7 +55,7 @@ Blas openBlas(int threads) {
 /// One thing to time: runs once on the tensors of a set.
 struct Contender {
   std::string name;
-  std::function<void(std::span<void* const>)> run;
+  std::function<Status(std::span<void* const>)> run;
   std::vector<double> ns;
 };
 
@@ -66,16 +66,16 @@ double median(std::vector<double> values) {
 }
 
 /// Rounds in shuffled order; every contender sees the same sets in turn, so drift hits all alike.
-void race(std::vector<Contender>& contenders, runtime::BufferRing& ring, int rounds) {
+Status race(std::vector<Contender>& contenders, runtime::BufferRing& ring, int rounds) {
   schedule::Random random(42);
   size_t next = 0;
-  for (Contender& c : contenders) c.run(ring.set(next++ % ring.count()));  // Page in code and pools.
+  for (Contender& c : contenders) KTUNE_TRY(c.run(ring.set(next++ % ring.count())));  // Page in code and pools.
   std::vector<size_t> order(contenders.size());
   for (size_t i = 0; i < order.size(); ++i) order[i] = i;
   double once = 0;
   {
     double begin = monotonicSeconds();
-    contenders[0].run(ring.set(next++ % ring.count()));
+    KTUNE_TRY(contenders[0].run(ring.set(next++ % ring.count())));
     once = monotonicSeconds() - begin;
   }
   int calls = std::clamp(static_cast<int>(2e-3 / std::max(once, 1e-7)), 1, 20000);
@@ -83,10 +83,11 @@ void race(std::vector<Contender>& contenders, runtime::BufferRing& ring, int rou
     for (size_t i = order.size(); i > 1; --i) std::swap(order[i - 1], order[random() % i]);
     for (size_t i : order) {
       double begin = monotonicSeconds();
-      for (int call = 0; call < calls; ++call) contenders[i].run(ring.set(next++ % ring.count()));
+      for (int call = 0; call < calls; ++call) KTUNE_TRY(contenders[i].run(ring.set(next++ % ring.count())));
       contenders[i].ns.push_back((monotonicSeconds() - begin) * 1e9 / calls);
     }
   }
+  return Status::ok();
 }
 
 bool isContraction(const op::Graph& graph) {
@@ -114,8 +115,9 @@ Status benchRecord(const cache::Record& record, const Options& options, runtime:
     std::vector<char> workspace(std::max(tuned->workspaceBytes(point), byDefault->workspaceBytes(point)) + 64);
     auto plan = [&](runtime::LoadedPlan& loaded) {
       return [&](std::span<void* const> tensors) {
-        loaded.run(tensors, point,
-                   reinterpret_cast<void*>((reinterpret_cast<uintptr_t>(workspace.data()) + 63) & ~uintptr_t{63}));
+        return loaded.run(
+            tensors, point,
+            reinterpret_cast<void*>((reinterpret_cast<uintptr_t>(workspace.data()) + 63) & ~uintptr_t{63}));
       };
     };
     std::vector<Contender> contenders{{"ktune", plan(*tuned), {}}, {"default", plan(*byDefault), {}}};
@@ -131,11 +133,12 @@ Status benchRecord(const cache::Record& record, const Options& options, runtime:
                                          static_cast<const float*>(t[0]), static_cast<int>(k),
                                          static_cast<const float*>(t[1]), static_cast<int>(k), 0.0f,
                                          static_cast<float*>(t[2]), static_cast<int>(n));
+                              return Status::ok();
                             },
                             {}});
     }
     KTUNE_ASSIGN(double copyRate, buffers.copyBytesPerSecond(uint64_t{128} << 20));
-    race(contenders, ring, options.rounds);
+    KTUNE_TRY(race(contenders, ring, options.rounds));
     op::Work work = op::workOf(graph, point);
     double floorUs = work.bytes / copyRate * 1e6;
     double us = median(contenders[0].ns) * 1e-3, defaultUs = median(contenders[1].ns) * 1e-3;
@@ -173,10 +176,7 @@ Status run(const Options& options) {
   workers.tempDirectory = "/tmp";
   workers.compileJobs = 1;
   KTUNE_ASSIGN(std::unique_ptr<search::Compiler> compiler, runtime::makeCompilePool(workers, target));
-  op::ParallelFor parallel = [&](int64_t count, const std::function<void(int64_t, int64_t)>& body) {
-    device->parallelFor(count, body);
-  };
-  runtime::TimingBuffers buffers(target.l3Bytes, target.memoryBytes / 2, 1, parallel);
+  runtime::TimingBuffers buffers(*device, target.l3Bytes, target.memoryBytes / 2, 1);
   Blas blas = openBlas(target.cores);
   Status status;
   KTUNE_TRY(store->forEach([&](const cache::Record& record) {

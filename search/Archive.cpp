@@ -10,7 +10,7 @@ using schedule::ParameterDef;
 
 int activeCount(const KernelSchedule& kernel) {
   int count = 0;
-  for (const ParameterDef& def : schedule::parameterTable()) count += def.activeFor(kernel.generator) ? 1 : 0;
+  for (const ParameterDef& def : schedule::parameterTable()) count += def.activeFor(kernel) ? 1 : 0;
   return count;
 }
 
@@ -18,7 +18,7 @@ int distanceOf(const KernelSchedule& a, const KernelSchedule& b) {
   if (a.generator != b.generator) return std::max(activeCount(a), activeCount(b));
   int count = 0;
   for (const ParameterDef& def : schedule::parameterTable())
-    count += def.activeFor(a.generator) && a.get(def.id) != b.get(def.id) ? 1 : 0;
+    count += def.activeFor(a) && a.get(def.id) != b.get(def.id) ? 1 : 0;
   return count;
 }
 

@@ -6,6 +6,7 @@
 
 #include "ir/op/Operator.h"
 #include "search/Archive.h"
+#include "search/CudaPrior.h"
 
 namespace ktune::search {
 namespace {
@@ -24,6 +25,7 @@ constexpr double kTileCycles = 120;  // handing one tile to a thread and its pro
 constexpr double kLaunchNs = 2000;   // waking the pool, once a kernel
 constexpr double kL2BytesPerCycle = 32;
 constexpr double kBytesPerSecondPerCore = 6e9;
+constexpr double kCudaBytesPerSecondPerCore = 2.5e10;
 constexpr double kLastLevelFactor = 4;   // how much faster the last level is than memory
 constexpr double kOverlap = 0.25;        // part of the shorter of compute and memory that is not hidden
 constexpr double kPrefetchCycles = 0.5;  // one prefetch instruction
@@ -41,29 +43,19 @@ double lanesLog2(const KernelSchedule& s) {
 
 }  // namespace
 
-/// What the formula needs to know of a group.
-struct Prior::Shape {
-  double rows = 1, columns = 1;  // of the output; of the longest row read for a row kernel
-  double depth = 1;              // K
-  double elementBytes = 4;
-  double inputs = 1, outputs = 1;  // streams read and written
-  double arithmetic = 0;           // primitive nodes that are not constants
-  double reductions = 0;
-  double inputBytes = 0, outputBytes = 0;
-  double leftBytes = 0, weightBytes = 0;  // A[M, K] and W[N, K]
-};
-
 Prior::Prior(const schedule::Problem& problem, const schedule::Target& target, double copyBytesPerSecond)
     : problem_(problem),
       target_(target),
       copyBytesPerSecond_(copyBytesPerSecond > 0 ? copyBytesPerSecond
-                                                 : kBytesPerSecondPerCore * std::max(1, target.cores)),
+                          : target.kind == schedule::DeviceKind::kCuda
+                              ? kCudaBytesPerSecondPerCore * std::max(1, target.cores)
+                              : kBytesPerSecondPerCore * std::max(1, target.cores)),
       points_(op::scoringPoints(problem.bucket)) {
   target_.cores = std::max(1, target_.cores);
 }
 
-Prior::Shape Prior::shapeOf(const schedule::Group& group, const std::vector<int64_t>& symbolValues) const {
-  Shape shape;
+KernelShape Prior::shapeOf(const schedule::Group& group, const std::vector<int64_t>& symbolValues) const {
+  KernelShape shape;
   auto extents = [&](int32_t value) {
     schedule::Problem::Matrix matrix = problem_.matrixOf(value);
     return std::pair(static_cast<double>(matrix.rows.extent(symbolValues)),
@@ -118,7 +110,7 @@ double Prior::memoryNs(double bytes, double tiles) const {
   return bytes / (copyBytesPerSecond_ * share) * 1e9;
 }
 
-double Prior::mapNs(const KernelSchedule& s, const Shape& shape) const {
+double Prior::mapNs(const KernelSchedule& s, const KernelShape& shape) const {
   double tileRows = std::min<double>(s.tileRows, shape.rows),
          tileColumns = std::min<double>(s.tileColumns, shape.columns);
   double tiles = ceilDiv(shape.rows, tileRows) * ceilDiv(shape.columns, tileColumns);
@@ -141,7 +133,7 @@ double Prior::mapNs(const KernelSchedule& s, const Shape& shape) const {
   return kLaunchNs + overlapped(computeNs, memoryNs(shape.inputBytes + stored, tiles));
 }
 
-double Prior::rowNs(const KernelSchedule& s, const Shape& shape) const {
+double Prior::rowNs(const KernelSchedule& s, const KernelShape& shape) const {
   double tileRows = std::min<double>(s.tileRows, shape.rows);
   double tiles = ceilDiv(shape.rows, tileRows);
   double together = std::min<double>(s.registerRows, tileRows);
@@ -169,7 +161,7 @@ double Prior::rowNs(const KernelSchedule& s, const Shape& shape) const {
   return kLaunchNs + overlapped(waves(tiles) * tileCycles / kGhz, memoryNs(shape.inputBytes + stored, tiles));
 }
 
-double Prior::contractionNs(const KernelSchedule& s, const Shape& shape) const {
+double Prior::contractionNs(const KernelSchedule& s, const KernelShape& shape) const {
   double m = shape.rows, n = shape.columns, k = shape.depth;
   double tileRows = std::min<double>(s.tileRows, m), tileColumns = std::min<double>(s.tileColumns, n);
   double rowTiles = ceilDiv(m, tileRows), columnTiles = ceilDiv(n, tileColumns), tiles = rowTiles * columnTiles;
@@ -221,7 +213,11 @@ double Prior::predictNs(const schedule::PlanGenome& genome, const std::vector<in
   double ns = 0;
   for (size_t i = 0; i < groups->size(); ++i) {
     const KernelSchedule& kernel = genome.kernels[i];
-    Shape shape = shapeOf((*groups)[i], symbolValues);
+    KernelShape shape = shapeOf((*groups)[i], symbolValues);
+    if (kernel.family == schedule::DeviceFamily::kCuda) {
+      ns += cudaKernelNs(kernel, shape, target_, copyBytesPerSecond_);
+      continue;
+    }
     switch ((*groups)[i].generator) {
       case Generator::kMap:
         ns += mapNs(kernel, shape);
@@ -263,7 +259,7 @@ PriorProposer::PriorProposer(const schedule::Problem& problem, const schedule::T
   }
   for (size_t kernel = 0; kernel < base.kernels.size(); ++kernel) {
     for (const schedule::ParameterDef& def : schedule::parameterTable()) {
-      if (!def.activeFor(base.kernels[kernel].generator)) continue;
+      if (!def.activeFor(base.kernels[kernel])) continue;
       for (int32_t value : def.values) {
         schedule::PlanGenome neighbour = base;
         neighbour.kernels[kernel].set(def.id, value);

@@ -11,6 +11,18 @@
 
 namespace ktune::search {
 
+/// What the formulas need to know of one kernel at given symbol values.
+struct KernelShape {
+  double rows = 1, columns = 1;  // of the output; of the longest row read for a row kernel
+  double depth = 1;              // K
+  double elementBytes = 4;
+  double inputs = 1, outputs = 1;  // streams read and written
+  double arithmetic = 0;           // primitive nodes that are not constants
+  double reductions = 0;
+  double inputBytes = 0, outputBytes = 0;
+  double leftBytes = 0, weightBytes = 0;  // A[M, K] and W[N, K]
+};
+
 class Prior {
  public:
   /// COPYBYTESPERSECOND: reads and writes counted, all cores; 0 = assume one from the number of cores.
@@ -22,11 +34,10 @@ class Prior {
   [[nodiscard]] double score(const schedule::PlanGenome& genome) const;
 
  private:
-  struct Shape;  // extents of one group at given symbol values
-  double mapNs(const schedule::KernelSchedule& s, const Shape& shape) const;
-  double rowNs(const schedule::KernelSchedule& s, const Shape& shape) const;
-  double contractionNs(const schedule::KernelSchedule& s, const Shape& shape) const;
-  Shape shapeOf(const schedule::Group& group, const std::vector<int64_t>& symbolValues) const;
+  double mapNs(const schedule::KernelSchedule& s, const KernelShape& shape) const;
+  double rowNs(const schedule::KernelSchedule& s, const KernelShape& shape) const;
+  double contractionNs(const schedule::KernelSchedule& s, const KernelShape& shape) const;
+  KernelShape shapeOf(const schedule::Group& group, const std::vector<int64_t>& symbolValues) const;
   double memoryNs(double bytes, double tiles) const;
   double waves(double tiles) const;
 

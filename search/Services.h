@@ -72,6 +72,14 @@ struct MeasureFacts {
   std::string regime;             ///< "cold, rotating buffers, 2 threads"
 };
 
+/// What the device said of itself; unknown figures are 0.
+struct Conditions {
+  double clockMhz = 0;
+  double powerWatts = 0;
+  double temperatureC = 0;
+  std::string throttle;  ///< Why clocks were held down, empty when they were not.
+};
+
 /// Measures plans of one problem at a time on one device. A worker that dies is restarted once per fault, with the
 /// problem and the plans loaded again; only the guilty candidate is rejected. Not thread-safe.
 class Measurer {
@@ -91,6 +99,12 @@ class Measurer {
   /// Each sample runs the plan often enough to last SAMPLESECONDS (at least once), over rotating cold buffers.
   [[nodiscard]] virtual Result<std::vector<Sample>> sample(std::span<const int64_t> ids, int point,
                                                            double sampleSeconds, Deadline deadline) = 0;
+  /// The device's conditions now, for the evidence: right after samples they are those of the samples. A device that
+  /// says nothing of itself has zeros.
+  [[nodiscard]] virtual Result<Conditions> conditions(Deadline deadline) {
+    (void)deadline;
+    return Conditions{};
+  }
 };
 
 }  // namespace ktune::search

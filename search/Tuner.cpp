@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <ctime>
+#include <future>
 #include <limits>
 #include <map>
 #include <memory>
@@ -54,6 +55,17 @@ struct Candidate {
   double lastNs = 0;
 };
 
+/// A batch with the compilers.
+struct Compilation {
+  std::vector<Candidate> batch;
+  Deadline deadline;
+  struct Outcomes {
+    Result<std::vector<CompileOutcome>> list = std::vector<CompileOutcome>();
+    double seconds = 0;
+  };
+  std::future<Outcomes> outcomes;
+};
+
 /// One unit on its way: each public function is one pass of tuneUnits(). A pass that runs out of time, or is
 /// cancelled, returns ok and sets over_; the next ones then do the least that leaves a truthful record. A Status that
 /// is not ok is a failure of the machine's.
@@ -84,7 +96,8 @@ class UnitTuner {
  private:
   Status ended(const Status& status, Deadline deadline, bool starting);
   void reject(const Rejection& rejection);
-  Status compile(std::vector<Candidate>& batch, std::vector<Feedback>& feedback, Deadline deadline);
+  [[nodiscard]] Compilation startCompiling(std::vector<Candidate> batch, Deadline deadline);
+  Status finishCompiling(Compilation& compilation, std::vector<Feedback>& feedback);
   Status screen(std::vector<Candidate>& batch, std::vector<Feedback>& feedback, Deadline deadline);
   Status race(std::vector<Candidate>& batch, std::vector<Feedback>& feedback, Deadline deadline);
   void learn(const std::vector<Candidate>& batch, std::span<const Feedback> feedback, double bestBefore);
@@ -92,10 +105,13 @@ class UnitTuner {
                             CheckOutcome& outcome);
   Status open(uint64_t stream, Deadline deadline);
   Status becomeAnchor(Candidate candidate, CheckOutcome proof, Deadline deadline);
+  void readConditions(Deadline deadline);
   void loseAnchor(const Rejection& rejection);
   [[nodiscard]] std::vector<Candidate> propose(int n);
   [[nodiscard]] int batchSize(Deadline deadline) const;
   [[nodiscard]] double finishSeconds() const;
+  /// Whether the next batch is compiled while the present one is measured.
+  [[nodiscard]] bool compilesAhead() const { return options_.target.kind == schedule::DeviceKind::kCuda; }
   [[nodiscard]] bool stopping(Deadline deadline) {
     if (session_.cancelled() || deadline.passed()) over_ = true;
     return over_;
@@ -122,6 +138,7 @@ class UnitTuner {
   bool defaultWrong_ = false;
   std::vector<std::vector<double>> anchorTimes_;  ///< Per point.
   MeasureFacts facts_;
+  Conditions conditions_;
   std::optional<Race> race_;
   std::vector<double> anchorNs_;  ///< Per point; 0 unknown.
   double openSeconds_ = 0, fullCheckSeconds_ = 0;
@@ -227,7 +244,9 @@ Status UnitTuner::proveDefault() {
   tried_.insert(batch[0].genome.digest());
   report("compile");
   std::vector<Feedback> feedback;
-  KTUNE_TRY(compile(batch, feedback, deadline));
+  Compilation compilation = startCompiling(std::move(batch), deadline);
+  KTUNE_TRY(finishCompiling(compilation, feedback));
+  batch = std::move(compilation.batch);
   defaultWrong_ = !feedback.empty();
   if (stopping(deadline)) return Status::ok();
   KTUNE_TRY(open(1, deadline));
@@ -264,6 +283,7 @@ Status UnitTuner::becomeAnchor(Candidate candidate, CheckOutcome proof, Deadline
     defaultWrong_ = defaultWrong_ || candidate.id == kDefaultId;
     return Status::ok();
   }
+  readConditions(deadline);
   anchorTimes_ = std::move(alone.ns);
   anchorNs_.clear();
   for (const std::vector<double>& times : anchorTimes_) anchorNs_.push_back(times.empty() ? 0 : median(times));
@@ -278,6 +298,11 @@ Status UnitTuner::becomeAnchor(Candidate candidate, CheckOutcome proof, Deadline
   ++measured_;
   anchor_ = std::move(candidate);
   return Status::ok();
+}
+
+/// What the device says right after the samples that the record will show. Without an answer the last one stays.
+void UnitTuner::readConditions(Deadline deadline) {
+  if (Result<Conditions> conditions = session_.measurer.conditions(deadline)) conditions_ = std::move(*conditions);
 }
 
 /// The proven anchor fell out while running: it cannot be published, and nothing can be compared with it.
@@ -336,20 +361,37 @@ std::vector<Candidate> UnitTuner::propose(int n) {
   return batch;
 }
 
-/// Leaves in BATCH what compiled to code not seen before.
-Status UnitTuner::compile(std::vector<Candidate>& batch, std::vector<Feedback>& feedback, Deadline deadline) {
+/// Where compilers and kernels share the cores, compiling starts when it is asked for and nothing else happens
+/// meanwhile; else it starts at once.
+Compilation UnitTuner::startCompiling(std::vector<Candidate> batch, Deadline deadline) {
+  Compilation compilation{std::move(batch), deadline, {}};
   std::vector<CompileRequest> requests;
-  requests.reserve(batch.size());
-  for (const Candidate& candidate : batch) requests.push_back({candidate.id, candidate.genome});
+  requests.reserve(compilation.batch.size());
+  for (const Candidate& candidate : compilation.batch) requests.push_back({candidate.id, candidate.genome});
   session_.counters.compiles += static_cast<int64_t>(requests.size());
   candidates_ += static_cast<int64_t>(requests.size());
-  double before = monotonicSeconds();
-  Result<std::vector<CompileOutcome>> outcomes = session_.compiler.compile(problem_, requests, deadline);
-  double spent = monotonicSeconds() - before;
+  compilation.outcomes =
+      std::async(compilesAhead() ? std::launch::async : std::launch::deferred,
+                 [&compiler = session_.compiler, &problem = problem_, requests = std::move(requests), deadline] {
+                   const double before = monotonicSeconds();
+                   Compilation::Outcomes outcomes;
+                   outcomes.list = compiler.compile(problem, requests, deadline);
+                   outcomes.seconds = monotonicSeconds() - before;
+                   return outcomes;
+                 });
+  return compilation;
+}
+
+/// Waits for the compilers, and leaves in the batch what compiled to code not seen before.
+Status UnitTuner::finishCompiling(Compilation& compilation, std::vector<Feedback>& feedback) {
+  std::vector<Candidate>& batch = compilation.batch;
+  const double waitingSince = monotonicSeconds();
+  auto [outcomes, spent] = compilation.outcomes.get();
+  session_.counters.waitSeconds += monotonicSeconds() - waitingSince;
   session_.counters.compileSeconds += spent;
   if (!outcomes) {
     batch.clear();
-    return ended(outcomes.error(), deadline, /*starting=*/true);
+    return ended(outcomes.error(), compilation.deadline, /*starting=*/true);
   }
   if (outcomes->size() > batch.size()) return internalError("the compiler returned more outcomes than requests");
   // Requests not begun in time are no candidates.
@@ -513,6 +555,7 @@ Status UnitTuner::search() {
   }
   secondsPerCandidate_ = session_.secondsPerCompile + fullCheckSeconds_ / 4 + 4 * kSampleSeconds;
 
+  std::optional<Compilation> ahead;
   while (!over_) {
     Deadline deadline = session_.keeper.deadlineOf(index_);
     deadline = Deadline::after(deadline.remainingSeconds() - finishSeconds());
@@ -520,17 +563,24 @@ Status UnitTuner::search() {
     int size = batchSize(deadline);
     if (size == 0) break;
     double before = monotonicSeconds(), bestBefore = best() != nullptr ? best()->logScore : 0;
-    std::vector<Candidate> batch = propose(size);
-    if (batch.empty()) {
+    auto start = [&](int n) {
+      std::vector<Candidate> next = propose(n);
+      if (!next.empty()) ahead = startCompiling(std::move(next), deadline);
+    };
+    if (!ahead) start(size);
+    if (!ahead) {
       exhausted_ = true;
       break;
     }
-    std::vector<Candidate> proposed = batch;
+    Compilation compilation = std::move(*ahead);
+    ahead.reset();
+    std::vector<Candidate> proposed = compilation.batch;
     std::vector<Feedback> feedback;
-    // On the cpu device compilers and kernels share the cores: compile() returns when its last worker is idle, and
-    // only then does anything run on the clock.
     report("compile");
-    KTUNE_TRY(compile(batch, feedback, deadline));
+    KTUNE_TRY(finishCompiling(compilation, feedback));
+    std::vector<Candidate> batch = std::move(compilation.batch);
+    // One generation late: proposers do not know yet what becomes of this batch.
+    if (compilesAhead() && anchor_ && !over_) start(batchSize(deadline));
     report("check");
     KTUNE_TRY(screen(batch, feedback, deadline));
     report("race");
@@ -549,6 +599,11 @@ Status UnitTuner::search() {
       loseAnchor(*race_->anchorRejection());
       break;
     }
+  }
+  if (ahead) {  // Nobody has time for these.
+    candidates_ -= static_cast<int64_t>(ahead->batch.size());
+    session_.counters.compiles -= static_cast<int64_t>(ahead->batch.size());
+    ahead->outcomes.wait();
   }
   over_ = session_.cancelled();
   return Status::ok();
@@ -599,6 +654,7 @@ Status UnitTuner::proveAndDuel() {
       KTUNE_ASSIGN(AloneResult alone, timeAlone(session_.measurer, session_.counters, winner_->id, points(),
                                                 kSampleSeconds, {}, deadline));
       duel_.challengerNs = std::move(alone.ns);
+      readConditions(deadline);
       return Status::ok();
     }
 
@@ -631,6 +687,7 @@ Status UnitTuner::proveAndDuel() {
     options.shortestNs = shortestBelievableNs(problem_, options_.target, facts_);
     options.cancellation = options_.cancellation;
     KTUNE_ASSIGN(duel_, duel(session_.measurer, session_.counters, options, deadline));
+    readConditions(deadline);
     if (duel_.challengerRejection) {
       reject(*duel_.challengerRejection);
       duel_ = {};
@@ -650,6 +707,7 @@ Status UnitTuner::proveAndDuel() {
   // The default stays; its times are what the record has to show.
   KTUNE_ASSIGN(AloneResult alone,
                timeAlone(session_.measurer, session_.counters, anchor_->id, points(), kSampleSeconds, {}, deadline));
+  readConditions(deadline);
   for (size_t point = 0; point < points_.size(); ++point)
     if (alone.ns[point].size() >= anchorTimes_[point].size()) anchorTimes_[point] = std::move(alone.ns[point]);
   return Status::ok();
@@ -706,6 +764,10 @@ std::optional<cache::Record> UnitTuner::conclude(const op::Key& key, int32_t buc
   evidence.rejections = rejections_;
   evidence.copyBytesPerSecond = facts_.copyBytesPerSecond;
   evidence.regime = facts_.regime;
+  evidence.clockMhz = conditions_.clockMhz;
+  evidence.powerWatts = conditions_.powerWatts;
+  evidence.temperatureC = conditions_.temperatureC;
+  evidence.throttle = conditions_.throttle;
   evidence.tuningSeconds = seconds();
   evidence.unixTime = static_cast<int64_t>(std::time(nullptr));
   return record;

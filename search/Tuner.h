@@ -46,6 +46,7 @@ struct Counters {
   int64_t hits = 0;
   int64_t tuned = 0;
   double compileSeconds = 0, checkSeconds = 0, measureSeconds = 0;  ///< Wall time spent in each.
+  double waitSeconds = 0;  ///< In which nothing was measured because compilers were not ready.
 };
 
 /// Told to the caller while tuning goes on; drives the progress display.

@@ -10,6 +10,7 @@
 
 #if KTUNE_WITH_MLIR
 #include "ir/emit/cpu/CpuCompiler.h"
+#include "ir/emit/cuda/CudaEmitter.h"
 #include "ir/schedule/Problem.h"
 #endif
 
@@ -17,8 +18,10 @@ namespace ktune::tools {
 
 namespace {
 
-// In the order of emit::Stage.
-constexpr std::array<std::string_view, 6> kStageNames = {"linalg", "decomposed", "tiles", "vector", "llvm", "assembly"};
+// In the order of emit::Stage; then what cuda devices have beside "tiles".
+constexpr std::array<std::string_view, 7> kStageNames = {"linalg", "decomposed", "tiles", "vector",
+                                                         "llvm",   "assembly",   "cuda"};
+constexpr uint32_t kTilesStage = 2, kCudaStage = 6;
 
 #if KTUNE_WITH_MLIR
 constexpr double kPrintTimeoutSeconds = 60;
@@ -37,6 +40,14 @@ Result<std::string> printRequest(std::string_view frame, const std::string& temp
     return invalidArgument("no such stage or bucket");
   KTUNE_ASSIGN(const schedule::Problem problem,
                schedule::Problem::create(graph, buckets[static_cast<size_t>(bucketIndex)]));
+  if (target.kind == schedule::DeviceKind::kCuda) {
+    if (stage != kTilesStage && stage != kCudaStage)
+      return invalidArgument("kernels for cuda devices have the stages tiles and cuda");
+    emit::CudaEmitter emitter;
+    return emitter.print(problem, genome, target,
+                         stage == kTilesStage ? emit::CudaStage::kTiles : emit::CudaStage::kSource);
+  }
+  if (stage == kCudaStage) return invalidArgument("kernels for the cpu device have no stage cuda");
   emit::CpuCompiler compiler(tempDirectory);
   return compiler.print(problem, genome, target, static_cast<emit::Stage>(stage));
 }
@@ -80,8 +91,7 @@ Status checkStage(const std::string& stage) {
 
 Result<std::string> printStage(const Shell& shell, const cache::Record& record, const schedule::Target& target,
                                const std::string& stage) {
-  if (target.kind != schedule::DeviceKind::kCpu)
-    return unsupported("the stages of a kernel can be shown for the cpu device only");
+  if (target.kind == schedule::DeviceKind::kFake) return unsupported("the fake device has no stages to show");
   ByteWriter request;
   for (uint32_t i = 0; i < kStageNames.size(); ++i)
     if (kStageNames[i] == stage) request.u32(i);

@@ -10,13 +10,14 @@
 
 namespace ktune::tools {
 
-/// "linalg, decomposed, tiles, vector, llvm, assembly"
+/// "linalg, decomposed, tiles, vector, llvm, assembly, cuda"
 [[nodiscard]] std::string stageNames();
 /// Errors: kInvalidArgument listing the stages.
 [[nodiscard]] Status checkStage(const std::string& stage);
 
 /// The text of one stage of RECORD's kernels, made for TARGET by a child `ktune worker print`.
-/// Errors: kUnsupported in a build without MLIR; kUnavailable when the child died (its last words are in the message).
+/// Errors: kUnsupported in a build without MLIR; kInvalidArgument for a stage that its device does not have;
+/// kUnavailable when the child died (its last words are in the message).
 [[nodiscard]] Result<std::string> printStage(const Shell& shell, const cache::Record& record,
                                              const schedule::Target& target, const std::string& stage);
 

@@ -126,6 +126,16 @@ std::string throughputText(const cache::Record& record) {
   return format("%.1f GB/s", point.bytes / point.medianNs);
 }
 
+std::string conditionsText(const cache::Evidence& evidence) {
+  std::string text;
+  const auto add = [&text](const std::string& part) { text += (text.empty() ? "" : ", ") + part; };
+  if (evidence.clockMhz > 0) add(format("%.0f MHz", evidence.clockMhz));
+  if (evidence.powerWatts > 0) add(format("%.0f W", evidence.powerWatts));
+  if (evidence.temperatureC > 0) add(format("%.0f C", evidence.temperatureC));
+  if (!evidence.throttle.empty()) add("held down by " + evidence.throttle);
+  return text;
+}
+
 int64_t rejectedCount(const cache::Evidence& evidence) {
   int64_t count = 0;
   for (const auto& [reason, n] : evidence.rejections) count += n;
@@ -182,6 +192,11 @@ Json recordJson(const cache::Record& record) {
                       {"copy_bytes_per_second", evidence.copyBytesPerSecond},
                       {"unix_time", evidence.unixTime},
                       {"regime", evidence.regime}};
+  if (const std::string text = conditionsText(evidence); !text.empty())
+    json["evidence"]["conditions"] = {{"clock_mhz", evidence.clockMhz},
+                                      {"power_watts", evidence.powerWatts},
+                                      {"temperature_c", evidence.temperatureC},
+                                      {"throttle", evidence.throttle}};
   Json launches = Json::array();
   for (const cache::Launch& launch : record.plan.launches) launches.push_back(launch.symbol);
   Json artefacts = Json::array();

@@ -52,6 +52,8 @@ struct TypicalTimes {
 /// The winner's throughput at the last scoring point: "87 % of copy" where memory binds and the copy rate is known,
 /// otherwise "12.3 GFLOP/s" or "9.1 GB/s"; "-" when unknown.
 [[nodiscard]] std::string throughputText(const cache::Record& record);
+/// "1980 MHz, 612 W, 54 C, held down by power cap": what is known of the device's conditions; empty when nothing is.
+[[nodiscard]] std::string conditionsText(const cache::Evidence& evidence);
 [[nodiscard]] int64_t rejectedCount(const cache::Evidence& evidence);
 /// "2026-01-31 12:00:00 UTC"; "-" when unknown.
 [[nodiscard]] std::string timeText(int64_t unixTime);

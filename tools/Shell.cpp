@@ -8,11 +8,8 @@
 #include <cstdio>
 
 #include "runtime/guard/Guard.h"
+#include "tools/Backends.h"
 #include "tools/Version.h"
-
-#if KTUNE_WITH_MLIR
-#include "ir/emit/cpu/CpuCompiler.h"
-#endif
 
 namespace ktune::tools {
 
@@ -75,8 +72,11 @@ void addCommonOptions(CLI::App& app, Shell& shell, unsigned which) {
   if (which & kJsonOption) app.add_flag("--json", o.json, "Print one JSON object on standard output");
   if (which & kCacheOption)
     app.add_option("--cache", o.cache, "Cache folder (default: $KTUNE_CACHE, else ~/.cache/ktune)")->type_name("DIR");
-  if (which & kDeviceOption)
+  if (which & kDeviceOption) {
     app.add_option("--device", o.device, "Device, as `ktune devices` names it (default: the best)")->type_name("NAME");
+    app.add_flag("--share-device", o.shareDevice,
+                 "Measure on a GPU although other processes use it: times are less sure");
+  }
   if (which & kJobsOption)
     app.add_option("--jobs", o.jobs, "Compile workers (default: $KTUNE_JOBS, else as many as cores and memory allow)")
         ->type_name("N")
@@ -98,51 +98,27 @@ ExitCode cacheExitCode(const Status& status) {
   return status.code() == StatusCode::kInvalidArgument ? ExitCode::kUsage : ExitCode::kCache;
 }
 
-bool canCompileFor(schedule::DeviceKind kind) {
-  switch (kind) {
-    case schedule::DeviceKind::kCpu:
-#if KTUNE_WITH_MLIR
-      return true;
-#else
-      return false;
-#endif
-    case schedule::DeviceKind::kFake:
-#if KTUNE_FAKE_DEVICE
-      return true;
-#else
-      return false;
-#endif
-    case schedule::DeviceKind::kCuda:
-      return false;
-  }
-  return false;
-}
-
 Result<runtime::DeviceInfo> chooseDevice(const std::string& name) {
   std::string known;
+  Status why;
   for (runtime::DeviceInfo& device : runtime::listDevices()) {
-    const bool compiles = canCompileFor(device.target.kind);
-    if (name.empty() ? compiles : device.name == name) {
-      if (compiles) return std::move(device);
-      return unsupported("this build of ktune has no compiler for device \"" + name +
-                         "\"; use a build configured with KTUNE_WITH_MLIR=ON");
-    }
     known += (known.empty() ? "" : ", ") + device.name;
+    if (!name.empty() && device.name != name && device.name != name + ":0") continue;
+    Status compiles = canCompileFor(device.target.kind);
+    if (compiles.isOk()) return std::move(device);
+    if (!name.empty()) return compiles.withPrefix("device \"" + device.name + "\"");
+    if (why.isOk()) why = std::move(compiles);
   }
   if (name.empty())
-    return unsupported("this build of ktune can compile for none of the devices here (" + known +
-                       "); use a build configured with KTUNE_WITH_MLIR=ON");
-  return notFound("there is no device \"" + name + "\"; there is: " + known);
+    return unsupported("nothing can be compiled for the devices here (" + known + "): " + why.message());
+  return notFound("there is no device \"" + name + "\"; there is: " + known +
+                  "; `ktune doctor` says what is missing for others");
 }
 
 cache::Stamp stampFor(const runtime::DeviceInfo& device) {
   cache::Stamp stamp;
   stamp.ktune = std::string(kVersion) + "+generator" + kGeneratorVersion;
-  stamp.compiler = "none";
-  if (device.target.kind == schedule::DeviceKind::kFake) stamp.compiler = "fake";
-#if KTUNE_WITH_MLIR
-  if (device.target.kind == schedule::DeviceKind::kCpu) stamp.compiler = emit::CpuCompiler::version();
-#endif
+  stamp.compiler = compilerVersion(device.target.kind);
   stamp.driver = device.driver;
   stamp.verifier = runtime::kGuardVersion;
   return stamp;

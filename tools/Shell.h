@@ -21,11 +21,12 @@ namespace ktune::tools {
 
 /// Options with one meaning everywhere. Which of them a command has is its own choice (addCommonOptions).
 struct CommonOptions {
-  bool json = false;   ///< --json
-  std::string cache;   ///< --cache: overrides KTUNE_CACHE.
-  std::string device;  ///< --device: empty = the best that this build can compile for.
-  int jobs = 0;        ///< --jobs: overrides KTUNE_JOBS; 0 = as many as cores and memory allow.
-  std::string log;     ///< --log: overrides KTUNE_LOG.
+  bool json = false;         ///< --json
+  std::string cache;         ///< --cache: overrides KTUNE_CACHE.
+  std::string device;        ///< --device: empty = the best that this build can compile for.
+  bool shareDevice = false;  ///< --share-device: measure on a GPU although others use it.
+  int jobs = 0;              ///< --jobs: overrides KTUNE_JOBS; 0 = as many as cores and memory allow.
+  std::string log;           ///< --log: overrides KTUNE_LOG.
 };
 
 /// Sets of common options for addCommonOptions.
@@ -65,9 +66,6 @@ void printText(std::string_view text);
 
 /// The exit code for a cache that could not be opened or written.
 [[nodiscard]] ExitCode cacheExitCode(const Status& status);
-
-/// True when this build has a compiler for devices of this kind.
-[[nodiscard]] bool canCompileFor(schedule::DeviceKind kind);
 /// The device named, or the best one that this build can compile for. Quick: starts nothing.
 /// Errors: kNotFound listing what there is, kUnsupported when there is no compiler for it in this build.
 [[nodiscard]] Result<runtime::DeviceInfo> chooseDevice(const std::string& name);

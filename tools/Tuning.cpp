@@ -160,6 +160,7 @@ Result<runtime::WorkerOptions> workerOptions(const Shell& shell, const runtime::
   runtime::WorkerOptions options;
   KTUNE_ASSIGN(options.program, currentProgramPath());
   options.device = device.name;
+  options.shareDevice = shell.common.shareDevice;
   options.tempDirectory = shell.settings.tempDir;
   options.compileJobs = shell.jobs();
   return options;
@@ -282,7 +283,8 @@ ExitCode tuneWorkload(const Shell& shell, const TuneOptions& options, const Work
                    {"not_reached", tally.notReached},
                    {"compile_seconds", counters.compileSeconds},
                    {"check_seconds", counters.checkSeconds},
-                   {"measure_seconds", counters.measureSeconds}}},
+                   {"measure_seconds", counters.measureSeconds},
+                   {"wait_seconds", counters.waitSeconds}}},
                  {"seconds", seconds},
                  {"interrupted", signal != 0},
                  {"out_of_scope", std::move(outOfScope)},

@@ -7,7 +7,7 @@ namespace ktune::cache {
 namespace {
 
 constexpr std::string_view kRecordMagic = "KTUNEREC";
-constexpr uint32_t kRecordVersion = 1;
+constexpr uint32_t kRecordVersion = 2;
 // The frame is the same in every version: magic, version, payload length; payload; checksum of all before it.
 constexpr size_t kHeaderBytes = 8 + 4 + 8, kChecksumBytes = 8;
 constexpr std::string_view kDecisionNames[] = {"tuned", "default", "use-fallback"};
@@ -70,9 +70,11 @@ void encodeEvidence(ByteWriter& w, const Evidence& e) {
   w.i64(e.unixTime);
   w.text(e.regime);
   w.text(e.proposer);
+  for (double v : {e.clockMhz, e.powerWatts, e.temperatureC}) w.f64(v);
+  w.text(e.throttle);
 }
 
-Evidence decodeEvidence(ByteReader& r) {
+Evidence decodeEvidence(ByteReader& r, uint32_t version) {
   Evidence e;
   e.seed = r.u64();
   uint32_t points = r.count(44);
@@ -104,6 +106,9 @@ Evidence decodeEvidence(ByteReader& r) {
   e.unixTime = r.i64();
   e.regime = r.text();
   e.proposer = r.text();
+  if (version < 2) return e;
+  for (double* v : {&e.clockMhz, &e.powerWatts, &e.temperatureC}) *v = decodeFinite(r);
+  e.throttle = r.text();
   return e;
 }
 
@@ -146,8 +151,8 @@ Result<Record> Record::fromBytes(std::string_view bytes) {
   uint32_t version = header.u32();
   uint64_t length = header.u64();
   if (length != covered.size() - kHeaderBytes) return corrupt("record: wrong length");
-  if (version != kRecordVersion) {
-    return unsupported("record version " + std::to_string(version) + "; this build reads " +
+  if (version < 1 || version > kRecordVersion) {
+    return unsupported("record version " + std::to_string(version) + "; this build reads up to " +
                        std::to_string(kRecordVersion));
   }
 
@@ -164,7 +169,7 @@ Result<Record> Record::fromBytes(std::string_view bytes) {
   record.decision = static_cast<Decision>(r.u8());
   record.genome = schedule::PlanGenome::decode(r);
   record.plan = Plan::decode(r);
-  record.evidence = decodeEvidence(r);
+  record.evidence = decodeEvidence(r, version);
   KTUNE_TRY(r.finish().withPrefix("record"));
   if (record.decision > Decision::kUseFallback) return corrupt("record: unknown decision");
   if (record.bucketIndex < 0 || record.bucket.low.size() != record.bucket.high.size()) {

@@ -58,6 +58,9 @@ struct Evidence {
   int64_t unixTime = 0;  ///< When it was tuned.
   std::string regime;    ///< "cold, rotating buffers, 2 threads".
   std::string proposer;  ///< Who proposed the winner ("evolution", "default", "prior").
+  // What the device said of itself right after the last timing; 0 and empty where it says nothing.
+  double clockMhz = 0, powerWatts = 0, temperatureC = 0;
+  std::string throttle;  ///< Why its clocks were held down ("power cap").
   bool operator==(const Evidence&) const = default;
 };
 
@@ -76,6 +79,7 @@ struct Record {
 
   /// Magic, version, payload length, payload, checksum.
   [[nodiscard]] std::string bytes() const;
+  /// Reads this version and those before it, whose records lack what was added since: it has its default.
   /// Errors: kCorrupt (short, bad magic, checksum, undecodable); kUnsupported for a newer version.
   [[nodiscard]] static Result<Record> fromBytes(std::string_view bytes);
 };

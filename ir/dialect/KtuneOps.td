@@ -108,6 +108,22 @@ def Ktune_MmaOp : Ktune_Op<"mma", [Pure, AllTypesMatch<["accumulator", "result"]
   let hasVerifier = 1;
 }
 
+def Ktune_ContractOp : Ktune_Op<"contract", [AttrSizedOperandSegments, MemoryEffects<[MemRead]>]> {
+  let summary = "A tile of lhs * rhs^T over a range of the reduced dim: what a block of a GPU computes together";
+  let description = [{
+    Element (i, j) of the result is the sum over k in [begin, end) of lhs[row + i, k] * rhs[column + j, k]. How stages
+    of the operands are kept in shared memory and which instruction multiplies them is the kernel's schedule's.
+    Rows and columns at or past a limit repeat the last one before it.
+  }];
+  let arguments = (ins Ktune_Buffer:$lhs, Ktune_Buffer:$rhs, Index:$row, Index:$column, Index:$begin, Index:$end,
+                       Optional<Index>:$rowLimit, Optional<Index>:$columnLimit);
+  let results = (outs Ktune_Tile:$result);
+  let assemblyFormat = [{
+    $lhs `[` $row `]` `,` $rhs `[` $column `]` `,` `from` $begin `to` $end (`rows` `<` $rowLimit^)?
+    (`columns` `<` $columnLimit^)? attr-dict `:` type($lhs) `,` type($rhs) `->` type($result)
+  }];
+}
+
 def Ktune_ReduceOp : Ktune_Op<"reduce", [Pure]> {
   let summary = "Sums each row of a tile: tensor<RxC> -> tensor<Rx1>";
   let arguments = (ins Ktune_Tile:$tile);

@@ -1,6 +1,8 @@
 // ktune-generate: the three generators. Each builds one tile function per kernel of the genome, reading what to compute
 // from the bodies of linalg operations (so any elementwise chain works) and how from the schedule.
 #include <algorithm>
+#include <numeric>
+#include <tuple>
 
 #include "ir/lower/Lower.h"
 #include "ir/lower/PlanLayout.h"
@@ -34,46 +36,57 @@ struct Step {
 class KernelBuilder {
  public:
   KernelBuilder(ModuleOp module, const Computation& computation, const Problem& problem, const Group& group,
-                const KernelSchedule& schedule, StringRef symbol)
+                const KernelSchedule& schedule, StringRef symbol, KernelRole role)
       : b(module.getBodyRegion()),
         computation(computation),
         problem(problem),
         group(group),
         s(schedule),
+        role(role),
         space(iterationSpace(problem, group)) {
     b.setInsertionPointToEnd(module.getBody());
     SmallVector<int32_t> values(group.inputs.begin(), group.inputs.end());
     values.append(group.outputs.begin(), group.outputs.end());
     SmallVector<Type> types;
     for (int32_t value : values) types.push_back(bufferType(value));
+    if (role != KernelRole::kWhole)
+      types.push_back(MemRefType::get({ShapedType::kDynamic, space.columns.factor}, partialsType()));
     types.append(problem.primitives.symbols.size(), b.getIndexType());
     kernel = func::FuncOp::create(b, loc, symbol, b.getFunctionType(types, {}));
-    KernelGrid grid = gridOf(problem, group, schedule);
     kernel->setAttr(kScheduleAttr, scheduleAttr(b.getContext(), schedule));
-    kernel->setAttr(kGridAttr,
-                    b.getDenseI64ArrayAttr({grid.rows.factor, grid.rows.symbol, grid.rows.divisor, grid.columns.factor,
-                                            grid.columns.symbol, grid.columns.divisor}));
+    if (isCuda()) {
+      describeForCuda(values);
+    } else {
+      KernelGrid grid = gridOf(problem, group, schedule);
+      kernel->setAttr(
+          kGridAttr, b.getDenseI64ArrayAttr({grid.rows.factor, grid.rows.symbol, grid.rows.divisor, grid.columns.factor,
+                                             grid.columns.symbol, grid.columns.divisor}));
+    }
     Block* entry = kernel.addEntryBlock();
     for (auto [i, value] : llvm::enumerate(values)) {
-      op::Dim columns = flatColumns(value);
-      kernel.setArgAttr(i, kColumnsAttr, b.getDenseI64ArrayAttr({columns.factor, columns.symbol}));
+      op::Dim stride = space.flat ? flatColumns(value) : schedule::rowStrideOf(problem, value);
+      kernel.setArgAttr(i, kStrideAttr, b.getDenseI64ArrayAttr({stride.factor, stride.symbol}));
       buffers[value] = entry->getArgument(i);
     }
-    for (size_t i = 0; i < problem.primitives.symbols.size(); ++i)
-      symbols.push_back(entry->getArgument(values.size() + i));
+    size_t next = values.size();
+    if (role != KernelRole::kWhole) {
+      kernel.setArgAttr(next, kStrideAttr, b.getDenseI64ArrayAttr({space.columns.factor, space.columns.symbol}));
+      partials = entry->getArgument(next++);
+    }
+    for (size_t i = 0; i < problem.primitives.symbols.size(); ++i) symbols.push_back(entry->getArgument(next + i));
     b.setInsertionPointToEnd(entry);
   }
 
   LogicalResult build() {
     switch (group.generator) {
       case Generator::kMap:
-        buildMap();
+        isCuda() ? buildCudaMap() : buildMap();
         break;
       case Generator::kRow:
-        buildRow();
+        isCuda() ? buildCudaRow() : buildRow();
         break;
       case Generator::kContraction:
-        buildContraction();
+        isCuda() ? buildCudaContraction() : buildContraction();
         break;
     }
     func::ReturnOp::create(b, loc);
@@ -86,12 +99,48 @@ class KernelBuilder {
   const Problem& problem;
   const Group& group;
   const KernelSchedule& s;
+  KernelRole role;
   IterationSpace space;
   Location loc = b.getUnknownLoc();
   func::FuncOp kernel;
   DenseMap<int32_t, Value> buffers;
   SmallVector<Value> symbols;
+  Value partials;  ///< The workspace of a split contraction: part after part, each with all rows.
   bool failed = false;
+
+  [[nodiscard]] bool isCuda() const { return s.family == schedule::DeviceFamily::kCuda; }
+  Type partialsType() const { return elementType(b.getContext(), schedule::partialsTypeOf(problem, group)); }
+
+  /// What the emitter prints of a kernel beside its tiles: names of buffers, how rows of each are aligned.
+  void describeForCuda(ArrayRef<int32_t> values) {
+    SmallVector<Attribute> names;
+    for (auto [i, value] : llvm::enumerate(values)) {
+      names.push_back(b.getStringAttr(problem.primitives.valueName(value)));
+      kernel.setArgAttr(i, kAlignmentAttr, b.getI64IntegerAttr(alignmentOf(value)));
+    }
+    if (role != KernelRole::kWhole) {
+      names.push_back(b.getStringAttr("partials"));
+      int64_t bytes = op::dtypeBytes(schedule::partialsTypeOf(problem, group));
+      kernel.setArgAttr(values.size(), kAlignmentAttr,
+                        b.getI64IntegerAttr(std::gcd<int64_t>(16, space.columns.factor * bytes)));
+    }
+    for (const op::Symbol& symbol : problem.primitives.symbols) names.push_back(b.getStringAttr(symbol.name));
+    kernel->setAttr(kNamesAttr, b.getArrayAttr(names));
+    kernel->setAttr(kRoleAttr, b.getStringAttr(roleName(role)));
+    BlockShape shape = blockShapeOf(problem, group, s, role);
+    kernel->setAttr(kBlockAttr, b.getDenseI64ArrayAttr(
+                                    {shape.rows, shape.columns, shape.threads, shape.columnThreads, shape.lanes}));
+    if (space.oneRow()) kernel->setAttr(kOneRowAttr, b.getUnitAttr());
+    for (auto [i, value] : llvm::enumerate(group.inputs)) {
+      for (const op::Output& output : problem.primitives.outputs)
+        if (output.aliasInput == value && llvm::is_contained(group.outputs, output.value))
+          kernel.setArgAttr(i, kAliasedAttr, b.getUnitAttr());
+    }
+  }
+  int64_t alignmentOf(int32_t value) const {
+    // Seen as one row, only the start of a buffer counts.
+    return space.flat ? schedule::baseAlignmentOf(problem, value) : schedule::rowAlignmentOf(problem, value);
+  }
 
   // --- Values -------------------------------------------------------------------------------------------------------
 
@@ -163,7 +212,11 @@ class KernelBuilder {
     if (buffers.count(value) && llvm::is_contained(group.inputs, value))
       return load(value, step, isOne(rowsOf(value)) ? 0 : s.prefetch);
     Operation* source = computation.nodes[problem.primitives.producerOf(value)];
-    if (auto constant = dyn_cast<arith::ConstantOp>(source)) return splat(type, constant.getValue());
+    if (auto constant = dyn_cast<arith::ConstantOp>(source)) {
+      Value result = splat(type, constant.getValue());
+      if (Attribute exact = constant->getAttr(kValueAttr)) result.getDefiningOp()->setAttr(kValueAttr, exact);
+      return result;
+    }
     if (auto generic = dyn_cast<linalg::GenericOp>(source)) {
       if (generic.getNumParallelLoops() != generic.getNumLoops()) {
         failed = true;
@@ -220,6 +273,7 @@ class KernelBuilder {
   /// Non-temporal stores need every vector aligned: whole rows of vectors from an aligned start.
   bool streams(int32_t value) {
     if (!s.streamStores || isOne(flatColumns(value))) return false;
+    if (isCuda()) return true;
     int64_t bytes = op::dtypeBytes(problem.types[static_cast<size_t>(value)].dtype);
     return flatColumns(value).factor % s.vector == 0 && bytes * s.vector <= 64 &&
            (group.generator != Generator::kMap || s.tileColumns % s.vector == 0);
@@ -333,23 +387,168 @@ class KernelBuilder {
     Value end = least(plus(begin, index(s.tileRows)), rowCount);
     Value rowLimit = rowsDivide ? Value() : rowCount;
     loop(begin, end, s.registerRows, {}, Value(), [&](Value row, Value, ValueRange) -> SmallVector<Value> {
-      Step outer{row, index(0), s.registerRows, 1, rowLimit, Value(), DenseMap<int32_t, Value>()};
-      evaluateColumnless(outer, 0);
-      for (int sweep = 1; sweep <= highest; ++sweep) {
-        reduceSweep(sweep, level, outer, chunk, columnCount, columnsDivide);
-        evaluateColumnless(outer, sweep);
-      }
-      storeColumnless(outer);
-      bool wide = llvm::any_of(group.outputs, [&](int32_t v) { return !isOne(flatColumns(v)); });
-      if (!wide) return {};
-      steps(index(0), columnCount, chunk, columnsDivide, {}, [&](Value column, Value limit, ValueRange) {
-        Step step{row, column, s.registerRows, chunk, rowLimit, limit, outer.tiles};
-        for (int32_t output : group.outputs)
-          if (!isOne(flatColumns(output))) store(output, step);
-        return SmallVector<Value>();
-      });
+      sweepRows(Step{row, index(0), s.registerRows, 1, rowLimit, Value(), DenseMap<int32_t, Value>()}, level, highest,
+                chunk, columnCount, columnsDivide);
       return {};
     });
+  }
+
+  /// The rows of OUTER: a pass over the columns for every level of reductions, and one for what is written.
+  void sweepRows(Step outer, const DenseMap<int32_t, int>& level, int highest, int64_t chunk, Value columnCount,
+                 bool columnsDivide) {
+    evaluateColumnless(outer, 0);
+    for (int sweep = 1; sweep <= highest; ++sweep) {
+      reduceSweep(sweep, level, outer, chunk, columnCount, columnsDivide);
+      evaluateColumnless(outer, sweep);
+    }
+    storeColumnless(outer);
+    bool wide = llvm::any_of(group.outputs, [&](int32_t v) { return !isOne(flatColumns(v)); });
+    if (!wide) return;
+    steps(index(0), columnCount, chunk, columnsDivide, {}, [&](Value column, Value limit, ValueRange) {
+      Step step{outer.row, column, outer.rows, chunk, outer.rowLimit, limit, outer.tiles};
+      for (int32_t output : group.outputs)
+        if (!isOne(flatColumns(output))) store(output, step);
+      return SmallVector<Value>();
+    });
+  }
+
+  // --- cuda: one block's view of each generator ----------------------------------------------------------------------
+
+  static Value limitUnlessDivides(const op::Dim& dim, int64_t step, Value count) {
+    return dim.factor % step == 0 ? Value() : count;
+  }
+
+  void buildCudaMap() {
+    const BlockShape shape = blockShapeOf(problem, group, s, role);
+    Value columns = extent(space.columns);
+    Value columnTile = tileId(1);
+    Step step{index(0),
+              times(columnTile, shape.columns),
+              shape.rows,
+              shape.columns,
+              Value(),
+              limitUnlessDivides(space.columns, shape.columns, columns),
+              DenseMap<int32_t, Value>()};
+    if (!space.oneRow()) {
+      step.row = times(tileId(0), shape.rows);
+      step.rowLimit = limitUnlessDivides(space.rows, shape.rows, extent(space.rows));
+    }
+    storeAll(step, columnTile);
+  }
+
+  /// Every output at STEP; those of one column beside wider ones once a row, by the tile that holds the first column.
+  void storeAll(Step& step, Value columnTile) {
+    bool columnless = false;
+    for (int32_t output : group.outputs) {
+      if (!isOne(flatColumns(output)) || isOne(space.columns))
+        store(output, step);
+      else
+        columnless = true;
+    }
+    if (!columnless) return;
+    Value first = arith::CmpIOp::create(b, loc, arith::CmpIPredicate::eq, columnTile, index(0));
+    auto once = scf::IfOp::create(b, loc, first, /*withElseRegion=*/false);
+    OpBuilder::InsertionGuard guard(b);
+    b.setInsertionPointToStart(once.thenBlock());
+    storeColumnless(step);
+  }
+
+  void buildCudaRow() {
+    const BlockShape shape = blockShapeOf(problem, group, s, role);
+    Value columnCount = extent(space.columns);
+    Value row = times(tileId(0), shape.rows);
+    Value rowLimit = limitUnlessDivides(space.rows, shape.rows, extent(space.rows));
+    if (space.oneRow()) rowLimit = shape.rows > 1 ? extent(space.rows) : Value();
+    if (space.columns.factor > shape.columns) {
+      DenseMap<int32_t, int> level = levels();
+      int highest = 0;
+      for (auto [value, l] : level) highest = std::max(highest, l);
+      sweepRows(Step{row, index(0), shape.rows, 1, rowLimit, Value(), DenseMap<int32_t, Value>()}, level, highest,
+                shape.columns, columnCount, space.columns.factor % shape.columns == 0);
+      return;
+    }
+    // The threads hold whole rows: everything is read once.
+    Value limit = space.columns.factor == shape.columns ? Value() : columnCount;
+    Step step{row, index(0), shape.rows, shape.columns, rowLimit, limit, DenseMap<int32_t, Value>()};
+    for (int32_t node : group.nodes) {
+      const op::Node& n = problem.primitives.nodes[static_cast<size_t>(node)];
+      if (op::findOperator(n.op)->kind != op::OperatorKind::kReduction) continue;
+      int32_t value = problem.primitives.resultOf(static_cast<size_t>(node));
+      int32_t operand = n.operands[0];
+      if (isOne(flatColumns(operand))) {
+        step.tiles[value] = evaluate(operand, step);  // The sum of one column is that column.
+        continue;
+      }
+      RankedTensorType wide = tile(isOne(rowsOf(value)) ? 1 : step.rows, step.columns, element(value));
+      Value addend = broadcast(evaluate(operand, step), wide);
+      if (limit) addend = MaskOp::create(b, loc, wide, addend, step.column, limit);
+      step.tiles[value] = ReduceOp::create(b, loc, tile(wide.getDimSize(0), 1, wide.getElementType()), addend);
+    }
+    for (int32_t output : group.outputs) store(output, step);
+  }
+
+  void buildCudaContraction() {
+    const BlockShape shape = blockShapeOf(problem, group, s, role);
+    const auto [result, x, w] = contractionOf();
+    op::Dim rows = rowsOf(x), columns = rowsOf(w), depth = flatColumns(x);
+    Value rowCount = extent(rows), columnCount = extent(columns), depthCount = extent(depth);
+    Value columnTile = tileId(1);
+    Step step{times(tileId(0), shape.rows),
+              times(columnTile, shape.columns),
+              shape.rows,
+              shape.columns,
+              limitUnlessDivides(rows, shape.rows, rowCount),
+              limitUnlessDivides(columns, shape.columns, columnCount),
+              DenseMap<int32_t, Value>()};
+    if (role == KernelRole::kCombined) {
+      RankedTensorType type = tile(shape.rows, shape.columns, partialsType());
+      Value sum;
+      for (int32_t part = 0; part < s.splitK; ++part) {
+        Value first = times(rowCount, part);
+        Value limit = step.rowLimit ? plus(first, rowCount) : Value();
+        Value tile =
+            LoadTileOp::create(b, loc, type, partials, plus(first, step.row), step.column, limit, step.columnLimit, 0);
+        sum = sum ? this->sum(sum, tile) : tile;
+      }
+      step.tiles[result] = narrowed(sum, element(result));
+      storeAll(step, columnTile);
+      return;
+    }
+    Value begin = index(0), end = depthCount;
+    if (role == KernelRole::kPartial) {
+      // Whole stages to every part; the last one may be shorter, or empty.
+      int64_t part =
+          (depth.factor + int64_t{s.splitK} * s.stageDepth - 1) / (int64_t{s.splitK} * s.stageDepth) * s.stageDepth;
+      begin = least(times(tileId(2), part), depthCount);
+      end = least(plus(begin, index(part)), depthCount);
+    }
+    Type type = role == KernelRole::kPartial ? partialsType() : element(result);
+    Value products = ContractOp::create(b, loc, tile(shape.rows, shape.columns, type), buffers[x], buffers[w], step.row,
+                                        step.column, begin, end, rowCount, columnCount);
+    if (role == KernelRole::kPartial) {
+      Value first = arith::MulIOp::create(b, loc, tileId(2), rowCount);
+      StoreTileOp::create(b, loc, products, partials, plus(first, step.row), step.column,
+                          step.rowLimit ? plus(first, rowCount) : Value(), step.columnLimit, false);
+      return;
+    }
+    step.tiles[result] = products;
+    storeAll(step, columnTile);
+  }
+
+  Value narrowed(Value tile, Type to) {
+    auto type = cast<RankedTensorType>(tile.getType());
+    if (type.getElementType() == to) return tile;
+    return arith::TruncFOp::create(b, loc, type.clone(to), tile);
+  }
+
+  /// The contraction's result and operands.
+  std::tuple<int32_t, int32_t, int32_t> contractionOf() const {
+    for (int32_t node : group.nodes) {
+      const op::Node& n = problem.primitives.nodes[static_cast<size_t>(node)];
+      if (op::findOperator(n.op)->kind == op::OperatorKind::kContraction)
+        return {problem.primitives.resultOf(static_cast<size_t>(node)), n.operands[0], n.operands[1]};
+    }
+    return {-1, -1, -1};
   }
 
   /// One pass over the columns for every reduction of LEVEL: partial sums a vector wide, then one sum across.
@@ -401,13 +600,7 @@ class KernelBuilder {
 
   void buildContraction() {
     int32_t result = -1, x = -1, w = -1;
-    for (int32_t node : group.nodes) {
-      const op::Node& n = problem.primitives.nodes[static_cast<size_t>(node)];
-      if (op::findOperator(n.op)->kind != op::OperatorKind::kContraction) continue;
-      result = problem.primitives.resultOf(static_cast<size_t>(node));
-      x = n.operands[0];
-      w = n.operands[1];
-    }
+    std::tie(result, x, w) = contractionOf();
     op::Dim rows = rowsOf(x), columns = rowsOf(w), depth = flatColumns(x);
     int64_t chunk = int64_t{s.vector} * s.unroll;
     Type type = element(result);
@@ -559,9 +752,11 @@ struct GeneratePass : PassWrapper<GeneratePass, OperationPass<ModuleOp>> {
       if ((*groups)[k].generator != genome.kernels[k].generator)
         return function.emitError("kernel ")
                << k << " needs the generator " << schedule::generatorName((*groups)[k].generator);
-      KernelBuilder builder(module, *computation, *problem, (*groups)[k], genome.kernels[k],
-                            kernelSymbol(*problem, k, groups->size()));
-      if (failed(builder.build())) return failure();
+      for (KernelRole role : rolesOf(genome.kernels[k])) {
+        KernelBuilder builder(module, *computation, *problem, (*groups)[k], genome.kernels[k],
+                              kernelSymbol(*problem, k, groups->size(), role), role);
+        if (failed(builder.build())) return failure();
+      }
     }
     function.erase();
     return success();

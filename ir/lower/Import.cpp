@@ -210,8 +210,12 @@ FailureOr<Value> buildUnmarked(OpBuilder& b, Location loc, const op::Graph& grap
     case op::OperatorKind::kConstant: {
       Type type = elementType(b.getContext(), resultType.dtype);
       double value = op::numberAttribute(node, "value");
-      if (auto floating = dyn_cast<FloatType>(type))
-        return Value(arith::ConstantOp::create(b, loc, b.getFloatAttr(floating, value)));
+      if (auto floating = dyn_cast<FloatType>(type)) {
+        auto constant = arith::ConstantOp::create(b, loc, b.getFloatAttr(floating, value));
+        // A kernel that computes wider than it stores may use the constant as it was written.
+        if (floating.getWidth() < 32) constant->setAttr(kValueAttr, b.getF64FloatAttr(value));
+        return Value(constant);
+      }
       return Value(arith::ConstantOp::create(b, loc, b.getIntegerAttr(type, static_cast<int64_t>(value))));
     }
     case op::OperatorKind::kElementwise: {

@@ -15,11 +15,21 @@ namespace ktune::ir {
 /// Attribute names on the imported function, its operations, and kernels.
 inline constexpr llvm::StringLiteral kPrimitiveAttr = "ktune.primitive";      ///< Marks each primitive's operation.
 inline constexpr llvm::StringLiteral kDescriptionAttr = "ktune.description";  ///< JSON text of the description.
-inline constexpr llvm::StringLiteral kBucketAttr = "ktune.bucket";            ///< Index of the bucket.
-inline constexpr llvm::StringLiteral kGenomeAttr = "ktune.genome";            ///< On the module: GenomeAttr.
-inline constexpr llvm::StringLiteral kScheduleAttr = "ktune.schedule";        ///< On each kernel: ScheduleAttr.
-inline constexpr llvm::StringLiteral kGridAttr = "ktune.grid";  ///< On each kernel: (factor, symbol, divisor) x 2.
-inline constexpr llvm::StringLiteral kColumnsAttr = "ktune.columns";  ///< On each buffer argument: (factor, symbol).
+inline constexpr llvm::StringLiteral kValueAttr = "ktune.value";  ///< On a constant: its value before rounding, as f64.
+inline constexpr llvm::StringLiteral kRoleAttr = "ktune.role";    ///< On a cuda kernel: roleName().
+inline constexpr llvm::StringLiteral kNamesAttr = "ktune.names";  ///< On a cuda kernel: its buffers' names.
+inline constexpr llvm::StringLiteral kAlignmentAttr = "ktune.alignment";  ///< On each buffer argument: bytes, of rows.
+inline constexpr llvm::StringLiteral kAliasedAttr = "ktune.aliased";      ///< On an input that an output overwrites.
+inline constexpr llvm::StringLiteral kOneRowAttr =
+    "ktune.one_row";                                              ///< On a cuda map kernel whose tiles lie in one row.
+inline constexpr llvm::StringLiteral kBlockAttr = "ktune.block";  ///< On a cuda kernel: BlockShape, as rows, columns,
+                                                                  ///< threads, threads along a row, lanes.
+inline constexpr llvm::StringLiteral kBucketAttr = "ktune.bucket";      ///< Index of the bucket.
+inline constexpr llvm::StringLiteral kGenomeAttr = "ktune.genome";      ///< On the module: GenomeAttr.
+inline constexpr llvm::StringLiteral kScheduleAttr = "ktune.schedule";  ///< On each kernel: ScheduleAttr.
+inline constexpr llvm::StringLiteral kGridAttr = "ktune.grid";      ///< On each kernel: (factor, symbol, divisor) x 2.
+inline constexpr llvm::StringLiteral kStrideAttr = "ktune.stride";  ///< On each buffer argument: elements
+                                                                    ///< from row to row as (factor, symbol).
 
 /// A module with one function @operator that computes the description on tensors.
 /// Errors: kUnsupported for a dtype that has no MLIR type here.

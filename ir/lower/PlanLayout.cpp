@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <numeric>
 
 #include "ir/op/Canonical.h"
 
@@ -18,20 +19,20 @@ Extent ceilDiv(const op::Dim& dim, int64_t divisor) {
   return {dim.factor, dim.symbol, divisor};
 }
 
-bool isOne(const op::Dim& dim) {
-  return dim.isStatic() && dim.factor == 1;
-}
-
-/// Every value a group touches, computed values included.
-std::vector<int32_t> valuesOf(const Problem& problem, const Group& group) {
-  std::vector<int32_t> values = group.inputs;
-  for (int32_t node : group.nodes) values.push_back(problem.primitives.resultOf(static_cast<size_t>(node)));
-  return values;
-}
-
 }  // namespace
 
-std::string kernelSymbol(const Problem& problem, size_t index, size_t count) {
+const char* roleName(KernelRole role) {
+  return role == KernelRole::kPartial ? "partial" : role == KernelRole::kCombined ? "combined" : "whole";
+}
+
+std::vector<KernelRole> rolesOf(const schedule::KernelSchedule& schedule) {
+  const bool split = schedule.family == schedule::DeviceFamily::kCuda &&
+                     schedule.generator == Generator::kContraction && schedule.splitK > 1;
+  if (split) return {KernelRole::kPartial, KernelRole::kCombined};
+  return {KernelRole::kWhole};
+}
+
+std::string kernelSymbol(const Problem& problem, size_t index, size_t count, KernelRole role) {
   std::string ops;
   for (const op::Node& node : problem.source.nodes) ops += (ops.empty() ? "" : "_") + node.op;
   // Long chains are cut: the digest tells them apart, and profilers show a limited width.
@@ -43,34 +44,8 @@ std::string kernelSymbol(const Problem& problem, size_t index, size_t count) {
   std::string key8 = digestOf(op::canonicalBytes(problem.source)).hex().substr(0, 8);
   std::string symbol = "ktune_" + ops + "_" + std::string(op::dtypeName(result.dtype)) + "_" + bucket + "_" + key8;
   if (count > 1) symbol += "_" + std::to_string(index);
+  if (role != KernelRole::kWhole) symbol += std::string("_") + roleName(role);
   return symbol;
-}
-
-IterationSpace iterationSpace(const Problem& problem, const Group& group) {
-  IterationSpace space{op::Dim::fixed(1), op::Dim::fixed(1), false};
-  for (int32_t value : valuesOf(problem, group)) {
-    // A contraction's space is its output's: the depth is a loop, not a dim of the grid.
-    if (group.generator == Generator::kContraction && problem.primitives.isInput(value)) continue;
-    if (group.generator == Generator::kContraction &&
-        std::find(group.inputs.begin(), group.inputs.end(), value) != group.inputs.end())
-      continue;
-    Problem::Matrix matrix = problem.matrixOf(value);
-    if (!isOne(matrix.rows)) space.rows = matrix.rows;
-    if (!isOne(matrix.columns)) space.columns = matrix.columns;
-  }
-  if (group.generator == Generator::kMap && !isOne(space.rows)) {
-    bool dense = true;
-    for (int32_t value : valuesOf(problem, group)) {
-      Problem::Matrix matrix = problem.matrixOf(value);
-      bool scalar = isOne(matrix.rows) && isOne(matrix.columns);
-      dense &= scalar || (matrix.rows == space.rows && matrix.columns == space.columns);
-    }
-    if (dense && (space.rows.isStatic() || space.columns.isStatic())) {
-      op::Dim total{space.rows.factor * space.columns.factor, std::max(space.rows.symbol, space.columns.symbol)};
-      space = {op::Dim::fixed(1), total, true};
-    }
-  }
-  return space;
 }
 
 KernelGrid gridOf(const Problem& problem, const Group& group, const schedule::KernelSchedule& schedule) {
@@ -79,6 +54,60 @@ KernelGrid gridOf(const Problem& problem, const Group& group, const schedule::Ke
   if (group.generator == Generator::kRow) grid.columns = Extent{1, -1, 1};  // A tile holds whole rows.
   if (space.flat) grid.rows = Extent{1, -1, 1};
   return grid;
+}
+
+namespace {
+
+/// The threads that add up the parts of a split contraction: nothing to choose, as they stream.
+constexpr int32_t kCombineThreads = 256;
+
+/// Neighbouring columns that every row behind a contraction has whole.
+int32_t epilogueLanes(const Problem& problem, const Group& group) {
+  int64_t columns = iterationSpace(problem, group).columns.factor;
+  for (int32_t value : group.outputs) {
+    if (!(problem.matrixOf(value).columns == iterationSpace(problem, group).columns)) continue;
+    columns = std::gcd(columns, schedule::rowStrideOf(problem, value).factor);
+  }
+  for (int32_t value : group.inputs) columns = std::gcd(columns, schedule::rowStrideOf(problem, value).factor);
+  return static_cast<int32_t>(std::gcd<int64_t>(columns, 4));
+}
+
+KernelGrid cudaGridOf(const Problem& problem, const Group& group, const BlockShape& shape) {
+  const IterationSpace space = iterationSpace(problem, group);
+  KernelGrid grid{ceilDiv(space.rows, shape.rows), ceilDiv(space.columns, shape.columns)};
+  if (group.generator == Generator::kRow) grid.columns = Extent{1, -1, 1};
+  return grid;
+}
+
+}  // namespace
+
+BlockShape blockShapeOf(const Problem& problem, const Group& group, const schedule::KernelSchedule& s,
+                        KernelRole role) {
+  if (role == KernelRole::kCombined) {
+    BlockShape shape{.threads = kCombineThreads, .lanes = epilogueLanes(problem, group)};
+    const int64_t vectors = iterationSpace(problem, group).columns.factor / shape.lanes;
+    shape.columnThreads = 1;
+    while (shape.columnThreads < kCombineThreads && shape.columnThreads < vectors) shape.columnThreads *= 2;
+    shape.rows = kCombineThreads / shape.columnThreads;
+    shape.columns = shape.columnThreads * shape.lanes;
+    return shape;
+  }
+  if (group.generator != Generator::kContraction) {
+    return {.rows = s.blockRows,
+            .columns = s.columnThreads * s.lanes * s.steps,
+            .threads = s.threads,
+            .columnThreads = s.columnThreads,
+            .lanes = s.lanes};
+  }
+  BlockShape shape{.rows = s.blockRows, .columns = s.blockColumns, .lanes = epilogueLanes(problem, group)};
+  if (s.instruction == 0) shape.threads = 32 * s.warpColumns * s.warpDepth;
+  if (s.instruction == 1) shape.threads = s.blockRows / s.threadRows * (s.blockColumns / s.threadColumns);
+  if (s.instruction == 2) {
+    constexpr int32_t kOperandBytes = 2;
+    shape.threads = 32 * s.warpRows * s.warpColumns;
+    shape.sharedBytes = (s.blockRows + s.blockColumns) * s.stageDepth * kOperandBytes * s.stages;
+  }
+  return shape;
 }
 
 Result<cache::Plan> layoutPlan(const Problem& problem, const schedule::PlanGenome& genome) {
@@ -99,7 +128,6 @@ Result<cache::Plan> layoutPlan(const Problem& problem, const schedule::PlanGenom
 
   for (size_t k = 0; k < groups.size(); ++k) {
     cache::Launch launch;
-    launch.symbol = kernelSymbol(problem, k, groups.size());
     for (int32_t value : groups[k].outputs) {
       if (home.count(value)) continue;
       const Problem::Matrix matrix = problem.matrixOf(value);
@@ -111,11 +139,35 @@ Result<cache::Plan> layoutPlan(const Problem& problem, const schedule::PlanGenom
     }
     for (int32_t value : groups[k].inputs) launch.parameters.push_back(home.at(value));
     for (int32_t value : groups[k].outputs) launch.parameters.push_back(home.at(value));
+    const schedule::KernelSchedule& schedule = genome.kernels[k];
+    const std::vector<KernelRole> roles = rolesOf(schedule);
+    if (roles.size() > 1) {
+      const IterationSpace space = iterationSpace(problem, groups[k]);
+      const int64_t bytes = op::dtypeBytes(schedule::partialsTypeOf(problem, groups[k]));
+      launch.parameters.push_back(cache::WorkspaceParameter{static_cast<int32_t>(plan.workspaces.size())});
+      plan.workspaces.push_back({cache::WorkspaceKind::kScratch, 64,
+                                 Extent{schedule.splitK * space.rows.factor * space.columns.factor * bytes,
+                                        std::max(space.rows.symbol, space.columns.symbol), 1}});
+    }
     for (size_t s = 0; s < graph.symbols.size(); ++s)
       launch.parameters.push_back(cache::SymbolParameter{static_cast<int32_t>(s)});
-    KernelGrid grid = gridOf(problem, groups[k], genome.kernels[k]);
-    launch.grid = {grid.rows, grid.columns, Extent{1, -1, 1}};
-    plan.launches.push_back(std::move(launch));
+    for (KernelRole role : roles) {
+      launch.symbol = kernelSymbol(problem, k, groups.size(), role);
+      if (schedule.family == schedule::DeviceFamily::kCuda) {
+        const BlockShape shape = blockShapeOf(problem, groups[k], schedule, role);
+        const KernelGrid grid = cudaGridOf(problem, groups[k], shape);
+        // The x dim of a grid may be the largest by far.
+        const bool flat = groups[k].generator == Generator::kMap && iterationSpace(problem, groups[k]).oneRow();
+        launch.grid = {flat ? grid.columns : grid.rows, flat ? Extent{1, -1, 1} : grid.columns,
+                       Extent{role == KernelRole::kPartial ? schedule.splitK : 1, -1, 1}};
+        launch.block = {shape.threads, 1, 1};
+        launch.dynamicSharedBytes = shape.sharedBytes;
+      } else {
+        const KernelGrid grid = gridOf(problem, groups[k], schedule);
+        launch.grid = {grid.rows, grid.columns, Extent{1, -1, 1}};
+      }
+      plan.launches.push_back(launch);
+    }
   }
 
   using Kind = cache::Precondition::Kind;

@@ -40,10 +40,13 @@ struct RefTensor {
 /// Runs BODY(begin, end) over [0, count) in pieces, possibly on several threads.
 using ParallelFor = std::function<void(int64_t count, const std::function<void(int64_t begin, int64_t end)>& body)>;
 
+class DotEngine;  // ir/op/Reference.h
+
 struct RefContext {
   const NumericContract* numerics = nullptr;
   DType resultType = DType::kF32;
   const ParallelFor* parallelFor = nullptr;
+  DotEngine* dotEngine = nullptr;  ///< For large contractions; may be null.
 };
 
 /// One operator. All functions are pure.

@@ -229,6 +229,71 @@ std::vector<double> magnitudes(const double* x, int64_t n) {
 
 }  // namespace
 
+namespace {
+
+/// The parts of a contraction's bounds that come from its operands' bounds, for some columns of the result; null where
+/// the operand is exact. Element (m, n) is at [m * ld + n].
+struct Propagated {
+  const double* ofX = nullptr;
+  const double* ofW = nullptr;
+  int64_t ld = 0;
+};
+
+/// Replaces the reaches that the bounds of columns [N0, N0 + WIDTH) hold by the bounds.
+void settleColumns(const Precision& precision, int64_t k, const double* w, const std::vector<double>& rowNorms,
+                   int64_t columns, int64_t n0, int64_t width, const Propagated& propagated, RefTensor& result) {
+  for (int64_t n = 0; n < width; ++n) {
+    const double columnNorm = norm2(w + (n0 + n) * k, k);
+    for (int64_t m = 0; m < static_cast<int64_t>(rowNorms.size()); ++m) {
+      const auto at = static_cast<size_t>(m * columns + n0 + n);
+      double error = sumError(precision, k, result.bounds[at], rowNorms[static_cast<size_t>(m)] * columnNorm);
+      // Of a NaN or infinite row there are no rounding errors to speak of.
+      if (!std::isfinite(result.values[at])) error = 0;
+      if (propagated.ofX != nullptr) error += propagated.ofX[m * propagated.ld + n];
+      if (propagated.ofW != nullptr) error += propagated.ofW[m * propagated.ld + n];
+      result.bounds[at] = settle(result.values[at], error, 0, precision);
+    }
+  }
+}
+
+// A block of w stays in the second-level cache while all rows of x pass by.
+constexpr int64_t kColumnBlock = 32;
+
+/// The contraction by way of CONTEXT's engine. Errors: the engine's; RESULT is then to be made anew.
+Status contractionByEngine(const RefContext& context, const RefTensor& x, const RefTensor& w,
+                           const std::vector<double>& rowNorms, const std::vector<double>& xMagnitudes,
+                           RefTensor& result) {
+  const int64_t k = x.shape.back();
+  const int64_t columns = w.shape[0];
+  const auto rows = static_cast<int64_t>(rowNorms.size());
+  DotEngine& engine = *context.dotEngine;
+  // The bounds hold the reaches until they are replaced below.
+  KTUNE_TRY(
+      engine.dots(x.values.data(), rows, w.values.data(), columns, k, result.values.data(), result.bounds.data()));
+  std::vector<double> ofX, ofW, ignored;
+  // First order: |dx| . |w| + |x| . |dw|.
+  if (!x.bounds.empty()) {
+    ofX.resize(result.values.size());
+    ignored.resize(ofX.size());
+    const std::vector<double> wMagnitudes = magnitudes(w.values.data(), columns * k);
+    KTUNE_TRY(engine.dots(x.bounds.data(), rows, wMagnitudes.data(), columns, k, ofX.data(), ignored.data()));
+  }
+  if (!w.bounds.empty()) {
+    ofW.resize(result.values.size());
+    ignored.resize(ofW.size());
+    KTUNE_TRY(engine.dots(xMagnitudes.data(), rows, w.bounds.data(), columns, k, ofW.data(), ignored.data()));
+  }
+  const Precision precision = precisionOf(context);
+  inPieces(context, columns, kColumnBlock, [&](int64_t begin, int64_t end) {
+    const Propagated propagated{ofX.empty() ? nullptr : ofX.data() + begin, ofW.empty() ? nullptr : ofW.data() + begin,
+                                columns};
+    settleColumns(precision, k, w.values.data(), rowNorms, columns, begin, end - begin, propagated, result);
+  });
+  return Status::ok();
+}
+
+}  // namespace
+
 Status contractionReference(const RefContext& context, const RefTensor& x, const RefTensor& w, RefTensor& result) {
   const int64_t k = x.shape.back();
   const int64_t columns = w.shape[0];
@@ -243,13 +308,16 @@ Status contractionReference(const RefContext& context, const RefTensor& x, const
   const std::vector<double> xMagnitudes =
       w.bounds.empty() ? std::vector<double>() : magnitudes(x.values.data(), rows * k);
 
-  // A block of w stays in the second-level cache while all rows of x pass by.
-  constexpr int64_t kBlock = 32;
-  inPieces(context, (columns + kBlock - 1) / kBlock, 1, [&](int64_t firstBlock, int64_t endBlock) {
+  if (context.dotEngine != nullptr &&
+      static_cast<double>(rows) * static_cast<double>(columns) * static_cast<double>(k) > kLeastEngineProducts &&
+      contractionByEngine(context, x, w, rowNorms, xMagnitudes, result).isOk())
+    return Status::ok();
+
+  inPieces(context, (columns + kColumnBlock - 1) / kColumnBlock, 1, [&](int64_t firstBlock, int64_t endBlock) {
     std::vector<double> ofX, ofW, ignored;
     for (int64_t block = firstBlock; block < endBlock; ++block) {
-      const int64_t n0 = block * kBlock;
-      const int64_t width = std::min(kBlock, columns - n0);
+      const int64_t n0 = block * kColumnBlock;
+      const int64_t width = std::min(kColumnBlock, columns - n0);
       const double* wBlock = w.values.data() + n0 * k;
       // The bounds hold the reaches until they are replaced below.
       dotBlock(x.values.data(), rows, wBlock, width, k, result.values.data() + n0, result.bounds.data() + n0, columns);
@@ -265,18 +333,8 @@ Status contractionReference(const RefContext& context, const RefTensor& x, const
         ignored.resize(ofW.size());
         dotBlock(xMagnitudes.data(), rows, w.bounds.data() + n0 * k, width, k, ofW.data(), ignored.data(), width);
       }
-      for (int64_t n = 0; n < width; ++n) {
-        const double columnNorm = norm2(wBlock + n * k, k);
-        for (int64_t m = 0; m < rows; ++m) {
-          const auto at = static_cast<size_t>(m * columns + n0 + n);
-          double error = sumError(precision, k, result.bounds[at], rowNorms[static_cast<size_t>(m)] * columnNorm);
-          // Of a NaN or infinite row there are no rounding errors to speak of.
-          if (!std::isfinite(result.values[at])) error = 0;
-          if (!ofX.empty()) error += ofX[static_cast<size_t>(m * width + n)];
-          if (!ofW.empty()) error += ofW[static_cast<size_t>(m * width + n)];
-          result.bounds[at] = settle(result.values[at], error, 0, precision);
-        }
-      }
+      settleColumns(precision, k, w.values.data(), rowNorms, columns, n0, width,
+                    {ofX.empty() ? nullptr : ofX.data(), ofW.empty() ? nullptr : ofW.data(), width}, result);
     }
   });
   return Status::ok();
@@ -436,7 +494,8 @@ Status checkReferenceInputs(const Graph& graph, const std::vector<int64_t>& symb
 }
 
 Result<std::vector<RefTensor>> evaluate(const Graph& graph, const std::vector<ValueType>& types,
-                                        const std::vector<RefTensor>& inputs, const ParallelFor& parallelFor) {
+                                        const std::vector<RefTensor>& inputs, const ParallelFor& parallelFor,
+                                        DotEngine* engine) {
   std::vector<RefTensor> made(graph.nodes.size());
   const auto tensorOf = [&](int32_t id) -> const RefTensor& {
     return graph.isInput(id) ? inputs[static_cast<size_t>(id)] : made[graph.producerOf(id)];
@@ -452,7 +511,8 @@ Result<std::vector<RefTensor>> evaluate(const Graph& graph, const std::vector<Va
     const Node& node = graph.nodes[n];
     std::vector<const RefTensor*> operands;
     for (int32_t id : node.operands) operands.push_back(&tensorOf(id));
-    const RefContext context{&graph.numerics, types[static_cast<size_t>(graph.resultOf(n))].dtype, &parallelFor};
+    const RefContext context{&graph.numerics, types[static_cast<size_t>(graph.resultOf(n))].dtype, &parallelFor,
+                             engine};
     KTUNE_TRY(findOperator(node.op)
                   ->reference(context, node, operands, made[n])
                   .withPrefix("nodes[" + std::to_string(n) + "] (" + node.op + ")"));
@@ -472,7 +532,8 @@ Result<std::vector<RefTensor>> evaluate(const Graph& graph, const std::vector<Va
 }  // namespace
 
 Result<std::vector<RefTensor>> evaluateReference(const Graph& graph, const std::vector<int64_t>& symbolValues,
-                                                 const std::vector<RefTensor>& inputs, const ParallelFor& parallelFor) {
+                                                 const std::vector<RefTensor>& inputs, const ParallelFor& parallelFor,
+                                                 DotEngine* engine) {
   KTUNE_ASSIGN(std::vector<ValueType> types, inferTypes(graph));
   KTUNE_TRY(checkReferenceInputs(graph, symbolValues, inputs));
   // More than any machine has is refused here; the rest is left to the allocator.
@@ -485,7 +546,7 @@ Result<std::vector<RefTensor>> evaluateReference(const Graph& graph, const std::
     }
   }
   try {
-    return evaluate(graph, types, inputs, parallelFor);
+    return evaluate(graph, types, inputs, parallelFor, engine);
   } catch (const std::bad_alloc&) {
     return resourceExhausted("reference: out of memory; choose smaller symbol values");
   } catch (const std::length_error&) {

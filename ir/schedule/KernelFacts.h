@@ -22,11 +22,24 @@ struct KernelFacts {
   int reductions = 0;
   int64_t outputAlignment = 64;  ///< Bytes to which every row that it writes is aligned.
   bool batchInvariant = false;
+
+  // What only cuda's rules ask.
+  int64_t laneColumns = 1;       ///< Every row that is read or written has a multiple of this many elements.
+  int operandBytes = 4;          ///< Of one element of a contraction's operands.
+  int64_t operandAlignment = 1;  ///< Bytes to which every row of a contraction's operands is aligned.
+  bool tensorCores = false;      ///< Operands of f16 or bf16, accumulated in f32.
+  bool flat = false;             ///< See IterationSpace.
 };
-[[nodiscard]] KernelFacts factsOf(const Problem& problem, const Group& group);
+[[nodiscard]] KernelFacts factsOf(const Problem& problem, const Group& group, const Target& target);
 
 /// The order in which parameters are settled: what fills the registers first, then the table's order.
-[[nodiscard]] const std::array<Parameter, kParameterCount>& settleOrder();
+[[nodiscard]] const std::array<Parameter, kParameterCount>& settleOrder(DeviceFamily family);
+
+/// objection() for cuda: see CudaRules.cpp.
+[[nodiscard]] std::string cudaObjection(Parameter p, const KernelSchedule& schedule, const KernelFacts& facts,
+                                        const Target& target);
+/// The schedule of defaultGenome() for one kernel on cuda.
+[[nodiscard]] KernelSchedule defaultCudaSchedule(const KernelFacts& facts, const Target& target);
 
 /// Why the value that SCHEDULE has for P is illegal, given its parameters that are settled before P; empty when it is
 /// legal. At least one listed value of every parameter is legal whatever the earlier ones are, so that settling them

@@ -2,8 +2,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 #include "ir/op/Operator.h"
+#include "ir/schedule/Architecture.h"
+#include "ir/schedule/IterationSpace.h"
 #include "ir/schedule/KernelFacts.h"
 
 namespace ktune::schedule {
@@ -12,17 +15,24 @@ namespace {
 
 using op::OperatorKind;
 
-constexpr std::array<Parameter, kParameterCount> makeOrder() {
-  std::array<Parameter, kParameterCount> order{Parameter::vector, Parameter::unroll, Parameter::registerRows,
-                                               Parameter::registerColumns};
-  size_t count = 4;
+/// FIRST, then the rest in the table's order.
+template <size_t N>
+constexpr std::array<Parameter, kParameterCount> makeOrder(const Parameter (&first)[N]) {
+  std::array<Parameter, kParameterCount> order{};
+  size_t count = 0;
+  for (Parameter p : first) order[count++] = p;
   for (size_t i = 0; i < kParameterCount; ++i) {
     auto p = static_cast<Parameter>(i);
     if (std::find(order.begin(), order.begin() + count, p) == order.begin() + count) order[count++] = p;
   }
   return order;
 }
-constexpr std::array<Parameter, kParameterCount> kSettleOrder = makeOrder();
+constexpr std::array<Parameter, kParameterCount> kSettleOrder[kDeviceFamilyCount] = {
+    makeOrder({Parameter::vector, Parameter::unroll, Parameter::registerRows, Parameter::registerColumns}),
+    makeOrder({Parameter::threads, Parameter::columnThreads, Parameter::instruction, Parameter::lanes, Parameter::steps,
+               Parameter::blockRows, Parameter::blockColumns, Parameter::warpRows, Parameter::warpColumns,
+               Parameter::warpDepth, Parameter::threadRows, Parameter::threadColumns}),
+};
 
 const ParameterDef& defOf(Parameter p) {
   return parameterTable()[static_cast<size_t>(p)];
@@ -186,8 +196,8 @@ int32_t preferred(Parameter p, const KernelSchedule& settled, const KernelFacts&
 
 }  // namespace
 
-const std::array<Parameter, kParameterCount>& settleOrder() {
-  return kSettleOrder;
+const std::array<Parameter, kParameterCount>& settleOrder(DeviceFamily family) {
+  return kSettleOrder[static_cast<size_t>(family)];
 }
 
 std::string objection(Parameter p, const KernelSchedule& s, const KernelFacts& f, const Target& t) {
@@ -198,6 +208,7 @@ std::string objection(Parameter p, const KernelSchedule& s, const KernelFacts& f
     for (int32_t v : def.values) listed += (listed.empty() ? "" : ", ") + number(v);
     return "is none of " + listed;
   }
+  if (t.kind == DeviceKind::kCuda) return cudaObjection(p, s, f, t);
   if (f.batchInvariant && fixesSumOrder(p, f.generator)) {
     int32_t only = preferred(p, s, f, t);
     return value == only ? "" : "is fixed to " + number(only) + ": the description asks for batch_invariant";
@@ -235,9 +246,10 @@ std::vector<int32_t> legalValues(Parameter p, KernelSchedule schedule, const Ker
 
 KernelSchedule settle(KernelSchedule schedule, const KernelFacts& facts, const Target& target) {
   schedule.generator = facts.generator;
-  for (Parameter p : kSettleOrder) {
+  schedule.family = familyOf(target);
+  for (Parameter p : settleOrder(schedule.family)) {
     const ParameterDef& def = defOf(p);
-    if (!def.activeFor(facts.generator)) {
+    if (!def.activeFor(facts.generator, familyOf(target))) {
       schedule.set(p, def.otherwise);
       continue;
     }
@@ -261,7 +273,7 @@ KernelSchedule settle(KernelSchedule schedule, const KernelFacts& facts, const T
   return schedule;
 }
 
-KernelFacts factsOf(const Problem& problem, const Group& group) {
+KernelFacts factsOf(const Problem& problem, const Group& group, const Target& target) {
   const op::Graph& graph = problem.primitives;
   KernelFacts facts;
   facts.generator = group.generator;
@@ -313,17 +325,50 @@ KernelFacts factsOf(const Problem& problem, const Group& group) {
     }
     facts.outputAlignment = std::min(facts.outputAlignment, alignment);
   }
+
+  const IterationSpace space = iterationSpace(problem, group);
+  facts.flat = space.flat;
+  if (space.flat && target.kind == DeviceKind::kCuda) {
+    facts.rows = facts.typicalRows = 1;
+    facts.columns = space.columns.extent(problem.bucket.high);
+  }
+  // A symbolic extent is a multiple of its factor.
+  facts.laneColumns = space.columns.factor;
+  auto wide = [&](int32_t value) { return space.flat || problem.matrixOf(value).columns == space.columns; };
+  for (const std::vector<int32_t>* list : {&group.inputs, &group.outputs}) {
+    for (int32_t value : *list) {
+      // What has rows of its own must start each of them at a whole number of lanes.
+      const int64_t stride = rowStrideOf(problem, value).factor;
+      if (!space.flat && wide(value)) facts.laneColumns = std::gcd(facts.laneColumns, stride);
+    }
+  }
+  for (int32_t n : group.nodes) {
+    const op::Node& node = graph.nodes[static_cast<size_t>(n)];
+    if (op::findOperator(node.op)->kind != OperatorKind::kContraction) continue;
+    const op::DType type = problem.types[static_cast<size_t>(node.operands[0])].dtype;
+    facts.operandBytes = op::dtypeBytes(type);
+    facts.operandAlignment =
+        std::min(rowAlignmentOf(problem, node.operands[0]), rowAlignmentOf(problem, node.operands[1]));
+    facts.tensorCores =
+        (type == op::DType::kF16 || type == op::DType::kBF16) && problem.source.numerics.accumulate == op::DType::kF32;
+  }
   return facts;
 }
 
 Status supported(const Problem& problem, const Target& target) {
-  if (target.kind == DeviceKind::kCuda) return unsupported("there is no generator for cuda targets yet");
-  if (target.kind != DeviceKind::kCpu) return Status::ok();
+  if (target.kind == DeviceKind::kFake) return Status::ok();
+  const bool cuda = target.kind == DeviceKind::kCuda;
+  if (cuda && findArchitecture(target.architecture) == nullptr) {
+    std::string known;
+    for (const Architecture& a : architectures()) known += (known.empty() ? "" : ", ") + std::string(a.name);
+    return unsupported("no kernels are made for " + target.architecture + "; there are: " + known);
+  }
   for (size_t v = 0; v < problem.types.size(); ++v) {
     const op::DType type = problem.types[v].dtype;
     if (type == op::DType::kF32 || type == op::DType::kF64) continue;
-    return unsupported("the cpu device compiles f32 and f64; '" +
-                       problem.primitives.valueName(static_cast<int32_t>(v)) + "' is " +
+    if (cuda && (type == op::DType::kF16 || type == op::DType::kBF16)) continue;
+    const char* compiles = cuda ? "cuda devices compile f64, f32, f16 and bf16" : "the cpu device compiles f32 and f64";
+    return unsupported(compiles + ("; '" + problem.primitives.valueName(static_cast<int32_t>(v))) + "' is " +
                        std::string(op::dtypeName(type)));
   }
   return Status::ok();
@@ -352,13 +397,17 @@ Status check(const PlanGenome& genome, const Problem& problem, const Target& tar
   for (size_t k = 0; k < groups->size(); ++k) {
     const KernelSchedule& schedule = genome.kernels[k];
     std::string kernel = "kernel " + std::to_string(k) + ": ";
-    KernelFacts facts = factsOf(problem, (*groups)[k]);
+    KernelFacts facts = factsOf(problem, (*groups)[k], target);
     if (schedule.generator != facts.generator) {
       return invalidArgument(kernel + "generator is " + std::string(generatorName(schedule.generator)) +
                              "; its nodes need " + std::string(generatorName(facts.generator)));
     }
-    for (Parameter p : kSettleOrder) {
-      if (!defOf(p).activeFor(facts.generator)) continue;
+    if (schedule.family != familyOf(target)) {
+      return invalidArgument(kernel + "its schedule is one for " +
+                             (schedule.family == DeviceFamily::kCuda ? "cuda devices" : "the host's"));
+    }
+    for (Parameter p : settleOrder(familyOf(target))) {
+      if (!defOf(p).activeFor(facts.generator, familyOf(target))) continue;
       std::string why = objection(p, schedule, facts, target);
       if (why.empty()) continue;
       return invalidArgument(kernel + std::string(defOf(p).name) + " = " + std::to_string(schedule.get(p)) + " " + why);
@@ -376,7 +425,7 @@ PlanGenome repair(PlanGenome genome, const Problem& problem, const Target& targe
   std::vector<bool> used(old.size(), false);
   genome.kernels.clear();
   for (size_t k = 0; k < groups->size(); ++k) {
-    KernelFacts facts = factsOf(problem, (*groups)[k]);
+    KernelFacts facts = factsOf(problem, (*groups)[k], target);
     // The schedule in the same place, else the first unclaimed one of the same generator, else the default.
     size_t from = k;
     auto fits = [&](size_t i) { return i < old.size() && !used[i] && old[i].generator == facts.generator; };

@@ -21,9 +21,16 @@ namespace Generators {
 inline constexpr uint32_t kMap = 1u << 0, kRow = 1u << 1, kContraction = 1u << 2;
 }
 
+/// Families of devices whose schedules have parameters of their own. The numbers are stored: append only.
+enum class DeviceFamily : uint8_t { kHost = 0, kCuda = 1 };
+inline constexpr int kDeviceFamilyCount = 2;
+namespace Families {
+inline constexpr uint32_t kHost = 1u << 0, kCuda = 1u << 1;
+}
+
 /// Indices of the parameters, in table order.
 enum class Parameter : uint8_t {
-#define KTUNE_PARAMETER(field, generators, otherwise, values, meaning) field,
+#define KTUNE_PARAMETER(field, generators, families, otherwise, values, meaning) field,
 #include "ir/schedule/Parameters.def"
 #undef KTUNE_PARAMETER
   kCount
@@ -35,34 +42,44 @@ struct ParameterDef {
   Parameter id;
   std::string_view name;
   uint32_t generators;
+  uint32_t families;
   int32_t otherwise;
   std::span<const int32_t> values;  ///< Ascending.
   std::string_view meaning;
-  [[nodiscard]] bool activeFor(Generator g) const { return (generators >> static_cast<unsigned>(g)) & 1u; }
+  [[nodiscard]] bool activeFor(Generator g, DeviceFamily f) const {
+    return ((generators >> static_cast<unsigned>(g)) & (families >> static_cast<unsigned>(f)) & 1u) != 0;
+  }
+  [[nodiscard]] bool activeFor(const struct KernelSchedule& schedule) const;
 };
 [[nodiscard]] std::span<const ParameterDef> parameterTable();
 
 struct KernelSchedule {
   Generator generator = Generator::kMap;
-#define KTUNE_PARAMETER(field, generators, otherwise, values, meaning) int32_t field = otherwise;
+  DeviceFamily family = DeviceFamily::kHost;
+#define KTUNE_PARAMETER(field, generators, families, otherwise, values, meaning) int32_t field = otherwise;
 #include "ir/schedule/Parameters.def"
 #undef KTUNE_PARAMETER
 
   [[nodiscard]] int32_t get(Parameter p) const;
   void set(Parameter p, int32_t value);
-  /// Equal generator and equal active parameters.
+  /// Equal generator, family and active parameters.
   bool operator==(const KernelSchedule& o) const;
 
-  /// "#ktune.schedule<generator = row, vector = 16, ...>": active parameters in table order.
+  /// "#ktune.schedule<generator = row, vector = 16, ...>", "#ktune.schedule<generator = row, device = cuda, ...>":
+  /// active parameters in table order.
   [[nodiscard]] std::string text() const;
   /// The reverse of text(); parameters left out take their default.
-  /// Errors: kInvalidArgument for an unknown generator, an unknown, repeated or inactive parameter, a bad number.
-  /// Values outside a parameter's list parse (check() refuses them).
+  /// Errors: kInvalidArgument for an unknown generator or device, an unknown, repeated or inactive parameter, a bad
+  /// number. Values outside a parameter's list parse (check() refuses them).
   [[nodiscard]] static Result<KernelSchedule> parse(std::string_view text);
 
-  /// u8 generator, u32 count of (u32 length name, i32 value) pairs: survives the table growing.
+  /// u8 generator + 16 * family, u32 count of (u32 length name, i32 value) pairs: survives the table growing.
   void encode(ByteWriter& writer) const;
   [[nodiscard]] static KernelSchedule decode(ByteReader& reader);
 };
+
+inline bool ParameterDef::activeFor(const KernelSchedule& schedule) const {
+  return activeFor(schedule.generator, schedule.family);
+}
 
 }  // namespace ktune::schedule

@@ -37,6 +37,20 @@ Target Target::decode(ByteReader& reader) {
   return target;
 }
 
+Target cudaTarget(const std::string& architecture) {
+  Target target;
+  target.kind = DeviceKind::kCuda;
+  target.hardware = "cuda;" + architecture;
+  target.architecture = architecture;
+  target.cores = 132;
+  target.vectorBytes = 16;
+  target.vectorRegisters = 255;
+  target.l1Bytes = 232448;
+  target.l2Bytes = uint64_t{60} << 20;
+  target.memoryBytes = uint64_t{80} << 30;
+  return target;
+}
+
 Target fakeTarget() {
   Target target;
   target.kind = DeviceKind::kFake;

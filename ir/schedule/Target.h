@@ -6,6 +6,7 @@
 #include <string>
 
 #include "base/Bytes.h"
+#include "ir/schedule/Schedule.h"
 
 namespace ktune::schedule {
 
@@ -26,6 +27,14 @@ struct Target {
   void encode(ByteWriter& writer) const;
   [[nodiscard]] static Target decode(ByteReader& reader);
 };
+
+[[nodiscard]] inline DeviceFamily familyOf(const Target& target) {
+  return target.kind == DeviceKind::kCuda ? DeviceFamily::kCuda : DeviceFamily::kHost;
+}
+
+/// The target of an H200-like GPU of ARCHITECTURE (132 multiprocessors, 60 MB of cache), for tests and for compiling
+/// without a device.
+[[nodiscard]] Target cudaTarget(const std::string& architecture);
 
 /// The target of the fake device: a 2-core machine with 64-byte vectors. For tests.
 [[nodiscard]] Target fakeTarget();

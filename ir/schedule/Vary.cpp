@@ -49,7 +49,7 @@ PlanGenome withFusion(const PlanGenome& genome, std::vector<uint8_t> fuse, const
   std::vector<Group> old = groupsOf(genome, problem);
   for (const Group& group : groupsOf(result, problem)) {
     const KernelSchedule* match = bestMatch(group, genome, old);
-    result.kernels.push_back(match ? *match : defaultSchedule(factsOf(problem, group), target));
+    result.kernels.push_back(match ? *match : defaultSchedule(factsOf(problem, group, target), target));
   }
   return repair(std::move(result), problem, target);
 }
@@ -98,9 +98,9 @@ PlanGenome mutateOnce(const PlanGenome& genome, const Problem& problem, const Ta
   std::vector<Choice> choices;
   std::vector<Group> groups = groupsOf(genome, problem);
   for (size_t k = 0; k < groups.size(); ++k) {
-    KernelFacts facts = factsOf(problem, groups[k]);
+    KernelFacts facts = factsOf(problem, groups[k], target);
     for (const ParameterDef& def : parameterTable()) {
-      if (!def.activeFor(facts.generator)) continue;
+      if (!def.activeFor(facts.generator, familyOf(target))) continue;
       std::vector<int32_t> values = legalValues(def.id, genome.kernels[k], facts, target);
       if (values.size() > 1) choices.push_back({k, def.id, std::move(values)});
     }
@@ -151,6 +151,7 @@ int32_t streams(const KernelFacts& facts, KernelSchedule schedule, const Target&
 }  // namespace
 
 KernelSchedule defaultSchedule(const KernelFacts& facts, const Target& target) {
+  if (target.kind == DeviceKind::kCuda) return defaultCudaSchedule(facts, target);
   KernelSchedule s;
   s.generator = facts.generator;
   s = settle(s, facts, target);
@@ -224,7 +225,7 @@ PlanGenome defaultGenome(const Problem& problem, const Target& target) {
   PlanGenome genome;
   genome.fuse = problem.legalFusion(std::vector<uint8_t>(problem.edges.size(), 1));
   for (const Group& group : groupsOf(genome, problem)) {
-    genome.kernels.push_back(defaultSchedule(factsOf(problem, group), target));
+    genome.kernels.push_back(defaultSchedule(factsOf(problem, group, target), target));
   }
   return repair(std::move(genome), problem, target);
 }
@@ -236,11 +237,12 @@ PlanGenome randomGenome(const Problem& problem, const Target& target, Random& ra
   if (problem.source.numerics.batchInvariant) genome.fuse.assign(problem.edges.size(), 1);
   genome.fuse = problem.legalFusion(std::move(genome.fuse));
   for (const Group& group : groupsOf(genome, problem)) {
-    KernelFacts facts = factsOf(problem, group);
+    KernelFacts facts = factsOf(problem, group, target);
     KernelSchedule kernel;
     kernel.generator = facts.generator;
-    for (Parameter p : settleOrder()) {
-      if (!parameterTable()[static_cast<size_t>(p)].activeFor(facts.generator)) continue;
+    kernel.family = familyOf(target);
+    for (Parameter p : settleOrder(familyOf(target))) {
+      if (!parameterTable()[static_cast<size_t>(p)].activeFor(facts.generator, familyOf(target))) continue;
       std::vector<int32_t> values = legalValues(p, kernel, facts, target);
       kernel.set(p, values[draw(random, values.size())]);
     }
@@ -272,9 +274,9 @@ PlanGenome crossover(const PlanGenome& a, const PlanGenome& b, const Problem& pr
     const KernelSchedule* fromMother = bestMatch(group, mother, motherGroups);
     const KernelSchedule* fromFather = bestMatch(group, father, fatherGroups);
     if (!fromMother) std::swap(fromMother, fromFather);
-    KernelSchedule kernel = fromMother ? *fromMother : defaultSchedule(factsOf(problem, group), target);
+    KernelSchedule kernel = fromMother ? *fromMother : defaultSchedule(factsOf(problem, group, target), target);
     for (const ParameterDef& def : parameterTable()) {
-      if (fromFather && def.activeFor(kernel.generator) && coin(random)) kernel.set(def.id, fromFather->get(def.id));
+      if (fromFather && def.activeFor(kernel) && coin(random)) kernel.set(def.id, fromFather->get(def.id));
     }
     child.kernels.push_back(kernel);
   }

@@ -24,6 +24,8 @@ constexpr double kOptionalWork = 5e9;
 // A problem of more work at its high end is checked there once; its hostile and least-aligned cases move to the low
 // end.
 constexpr double kHeavyWork = 1e10;
+// Both limits are this much larger where the device has an engine for dot products.
+constexpr double kEngineShare = 20;
 constexpr int kHeldOutPoints = 3;
 // Weights of more bytes are made once: mixed-sign values at the least promised alignment, for every case. The other
 // inputs still change from case to case, and a kernel cannot tell its cases apart by its weights.
@@ -31,6 +33,8 @@ constexpr uint64_t kHeavyConstantBytes = uint64_t{64} << 20;
 // Working memory of one block of a reference: large enough to share among threads, small enough to stay in caches.
 constexpr uint64_t kMostWorkingBytes = uint64_t{64} << 20;
 constexpr uint64_t kLeastWorkingBytes = uint64_t{16} << 20;
+// An engine is worth its transfers on large pieces only.
+constexpr uint64_t kMostEngineBytes = uint64_t{512} << 20;
 
 // ----------------------------------------------------------------------------------------------------- one element
 
@@ -154,21 +158,21 @@ class GuardImpl final : public Guard {
   GuardImpl(const schedule::Problem& problem, Device& device, const GuardOptions& options)
       : problem_(problem),
         options_(options),
+        device_(device),
+        workFactor_(device.dotEngine() != nullptr ? kEngineShare : 1),
         parallelFor_(
             [&device](int64_t n, const std::function<void(int64_t, int64_t)>& f) { device.parallelFor(n, f); }) {}
 
   Status prepare();
   GuardVerdict screen(LoadedPlan& plan) override;
   GuardVerdict prove(LoadedPlan& plan) override;
-  void* keptWeights(size_t input) override {
-    return contents_[input].valid && keepsOneContent(problem_.source.inputs[input], inputViews_[input])
-               ? inputs_[input].data()
-               : nullptr;
-  }
+  Result<void*> keptWeights(size_t input) override;
 
  private:
   const schedule::Problem problem_;
   const GuardOptions options_;
+  Device& device_;
+  const double workFactor_;  ///< Of the limits on a reference's work.
   const op::ParallelFor parallelFor_;
   std::vector<op::ValueType> types_;
   std::unique_ptr<ReferenceEvaluator> evaluator_;
@@ -181,6 +185,7 @@ class GuardImpl final : public Guard {
   GuardedBuffer workspace_;
   size_t workspaceCapacity_ = 0;
   std::vector<Content> contents_;
+  std::vector<bool> uploaded_;                    ///< Per input, whether the device has its content.
   std::vector<std::vector<uint64_t>> checksums_;  ///< Per input, of its pieces.
   std::map<ReferenceKey, std::vector<Expected>> references_;
   uint64_t cachedBytes_ = 0;
@@ -203,13 +208,20 @@ class GuardImpl final : public Guard {
   [[nodiscard]] std::vector<uint64_t> checksum(const GuardedBuffer& buffer) const;
   void fill(const Case& c, std::vector<TensorView>& views);
   void fillHeavy(const InputStream& spec, const TensorView& view);
+  Status uploadInput(size_t input);
   Result<const std::vector<Expected>*> reference(const Case& c, const std::vector<TensorView>& views);
   void phase(GuardPhase p) const {
     if (options_.onPhase) options_.onPhase(p);
   }
   struct Failure {
     std::string reason, detail;
+    Status device;  ///< As in GuardVerdict.
   };
+  [[nodiscard]] static Failure candidateFault(const Status& status) { return {"run-crash", status.message(), status}; }
+  [[nodiscard]] static Failure trustedFault(const Status& status) { return {"", status.message(), status}; }
+  Status uploadOutputs(int which) const;
+  Status downloadResults(int which);
+  [[nodiscard]] static GuardVerdict rejected(GuardVerdict verdict, Failure failure);
   std::optional<Failure> runOnce(LoadedPlan& plan, const Case& c, int which, std::vector<TensorView>& views);
   std::optional<Failure> compareRuns(const std::vector<TensorView>& views,
                                      const std::vector<std::string> (&kept)[2]) const;
@@ -245,7 +257,8 @@ void GuardImpl::chooseCases() {
   // Always: both ends, the first hostile distribution at the high end, and buffers that are no better aligned than
   // promised (the same values, so no further reference).
   add({kNormal, high});
-  if (workOf(high) > kHeavyWork) {
+  const bool heavy = workOf(high) > workFactor_ * kHeavyWork;
+  if (heavy) {
     add({kUniformPositive, low});
     add({kNormal, low, true});
   } else {
@@ -256,7 +269,7 @@ void GuardImpl::chooseCases() {
   }
 
   // As far as the work goes, in the order of what they find.
-  double left = kOptionalWork;
+  double left = workFactor_ * kOptionalWork;
   const auto addIfCheap = [&](const Case& c) {
     const double work = workOf(c.point);
     if (work > left) return false;
@@ -266,7 +279,7 @@ void GuardImpl::chooseCases() {
   };
   // Denormals slow honest kernels many times over: where a run takes a good part of a second they come last.
   std::vector<Distribution> others = {kSpecialValues, kCancellation, kMixedMagnitudes};
-  if (workOf(high) > kHeavyWork) std::rotate(others.begin(), others.begin() + 1, others.end());
+  if (heavy) std::rotate(others.begin(), others.begin() + 1, others.end());
   for (Distribution d : others) {
     if (!addIfCheap({d, high})) addIfCheap({d, low});
   }
@@ -301,14 +314,17 @@ Status GuardImpl::prepare() {
   const uint64_t available = availableMemoryBytes();
   uint64_t cap = options_.memoryBytes != 0 ? options_.memoryBytes : available / 3;
   if (cap == 0) cap = std::numeric_limits<uint64_t>::max();  // Unknown.
-  evaluator_ =
-      std::make_unique<ReferenceEvaluator>(problem_, std::clamp(cap / 8, kLeastWorkingBytes, kMostWorkingBytes));
+  op::DotEngine* engine = device_.dotEngine();
+  evaluator_ = std::make_unique<ReferenceEvaluator>(
+      problem_, std::clamp(cap / 8, kLeastWorkingBytes, engine != nullptr ? kMostEngineBytes : kMostWorkingBytes),
+      engine);
 
   // Extents grow with the symbols, so the high end is the largest.
   const std::vector<TensorView> views = viewsAt(high);
   inputViews_.assign(views.begin(), views.begin() + static_cast<std::ptrdiff_t>(inputCount()));
   uint64_t needed = evaluator_->workingBytes(high);
   uint64_t expectedBytes = 0;
+  uint64_t twins = 0;
   const auto alignmentOf = [&](size_t tensor) {
     const int64_t a = tensor < inputCount() ? problem_.source.inputs[tensor].alignmentBytes
                                             : problem_.source.outputs[tensor - inputCount()].alignmentBytes;
@@ -318,32 +334,41 @@ Status GuardImpl::prepare() {
     const auto bytes = static_cast<size_t>(views[t].spanBytes());
     if (t < inputCount()) {
       needed += GuardedBuffer::totalBytes(bytes, alignmentOf(t));
+      twins += GuardedBuffer::twinBytes(bytes, alignmentOf(t));
       continue;
     }
     // Two runs' results, and the reference's.
     needed += 2 * GuardedBuffer::totalBytes(bytes, alignmentOf(t));
+    if (problem_.source.outputs[t - inputCount()].aliasInput < 0)
+      twins += 2 * GuardedBuffer::twinBytes(bytes, alignmentOf(t));
     expectedBytes += static_cast<uint64_t>(views[t].rows() * views[t].columns()) * 2 * sizeof(double);
   }
   needed += expectedBytes;
   if (needed > cap)
     return resourceExhausted("checking this problem needs " + std::to_string(needed) +
                              " bytes for inputs, outputs and references; " + std::to_string(cap) + " are allowed");
+  if (!device_.sharesHostMemory() && options_.deviceMemoryBytes != 0 && twins > options_.deviceMemoryBytes)
+    return resourceExhausted("checking this problem needs " + std::to_string(twins) +
+                             " bytes of the device's memory for inputs and outputs; " +
+                             std::to_string(options_.deviceMemoryBytes) + " are allowed");
   referenceCacheBytes_ = std::max(expectedBytes, std::min((cap - needed) / 2, cap / 4) + expectedBytes);
 
   for (size_t t = 0; t < views.size(); ++t) {
     const auto bytes = static_cast<size_t>(views[t].spanBytes());
     if (t < inputCount()) {
-      KTUNE_ASSIGN(GuardedBuffer buffer, GuardedBuffer::create(bytes, alignmentOf(t)));
+      KTUNE_ASSIGN(GuardedBuffer buffer, GuardedBuffer::create(bytes, alignmentOf(t), &device_));
       inputs_.push_back(std::move(buffer));
       continue;
     }
     for (auto& set : outputs_) {
       const bool alias = problem_.source.outputs[t - inputCount()].aliasInput >= 0;
-      KTUNE_ASSIGN(GuardedBuffer buffer, GuardedBuffer::create(alias ? 0 : bytes, alignmentOf(t)));
+      KTUNE_ASSIGN(GuardedBuffer buffer,
+                   GuardedBuffer::create(alias ? 0 : bytes, alignmentOf(t), alias ? nullptr : &device_));
       set.push_back(std::move(buffer));
     }
   }
   contents_.resize(inputCount());
+  uploaded_.resize(inputCount());
   checksums_.resize(inputCount());
   chooseCases();
   return refuseTrivialOutputs();
@@ -440,17 +465,50 @@ void GuardImpl::fill(const Case& c, std::vector<TensorView>& views) {
       view.data =
           buffer.place(static_cast<size_t>(view.spanBytes()), static_cast<size_t>(input.alignmentBytes), shifted);
       const bool dense = view.rows() * view.columns() * op::dtypeBytes(view.dtype) == view.spanBytes();
-      if (!dense) buffer.poison(0);  // The gaps are guard bands, too.
+      if (!dense) buffer.poison(0, parallelFor_);  // The gaps are guard bands, too.
       const InputStream spec{distribution, options_.seed, static_cast<int32_t>(i), input.constant, variant, firstRow};
       if (heavy && dense && view.extents.size() > 1)
         fillHeavy(spec, view);
       else
         fillInput(spec, view, parallelFor_);
       contents_[i] = wanted;
+      uploaded_[i] = false;
       checksums_[i] = checksum(buffer);
     }
     view.data = inputs_[i].data();
   }
+}
+
+Status GuardImpl::uploadInput(size_t input) {
+  if (uploaded_[input]) return Status::ok();
+  KTUNE_TRY(inputs_[input].upload());
+  uploaded_[input] = true;
+  return Status::ok();
+}
+
+Result<void*> GuardImpl::keptWeights(size_t input) {
+  if (!contents_[input].valid || !keepsOneContent(problem_.source.inputs[input], inputViews_[input]))
+    return static_cast<void*>(nullptr);
+  KTUNE_TRY(uploadInput(input));
+  return static_cast<void*>(inputs_[input].deviceData());
+}
+
+// What a run must find on the device: inputs whose content is new, poison and bands.
+Status GuardImpl::uploadOutputs(int which) const {
+  const op::Graph& graph = problem_.source;
+  for (size_t o = 0; o < graph.outputs.size(); ++o)
+    if (graph.outputs[o].aliasInput < 0) KTUNE_TRY(outputs_[which][o].upload());
+  return workspace_.upload();
+}
+
+// What a run has left there. Of inputs that nothing may write the bands only: checkCase() looks at the rest.
+Status GuardImpl::downloadResults(int which) {
+  const op::Graph& graph = problem_.source;
+  for (size_t o = 0; o < graph.outputs.size(); ++o)
+    if (graph.outputs[o].aliasInput < 0) KTUNE_TRY(outputs_[which][o].download());
+  for (size_t i = 0; i < inputCount(); ++i)
+    KTUNE_TRY(isAliased(i) ? inputs_[i].download() : inputs_[i].downloadBands());
+  return workspace_.download();
 }
 
 Result<const std::vector<Expected>*> GuardImpl::reference(const Case& c, const std::vector<TensorView>& views) {
@@ -486,35 +544,52 @@ std::optional<GuardImpl::Failure> GuardImpl::runOnce(LoadedPlan& plan, const Cas
     GuardedBuffer& buffer = outputs_[which][o];
     view.data = buffer.place(static_cast<size_t>(view.spanBytes()),
                              static_cast<size_t>(graph.outputs[o].alignmentBytes), c.shifted);
-    buffer.poison(which);
+    buffer.poison(which, parallelFor_);
   }
   const size_t workspaceBytes = plan.workspaceBytes(c.point);
   if (workspaceBytes > workspaceCapacity_ || workspace_.data() == nullptr) {
-    Result<GuardedBuffer> buffer = GuardedBuffer::create(workspaceBytes, kWorkspaceAlignment);
-    if (!buffer) return Failure{"load-failed", "workspace: " + buffer.error().message()};
+    Result<GuardedBuffer> buffer = GuardedBuffer::create(workspaceBytes, kWorkspaceAlignment, &device_);
+    if (!buffer && buffer.error().code() == StatusCode::kUnavailable) return trustedFault(buffer.error());
+    if (!buffer) return Failure{"load-failed", "workspace: " + buffer.error().message(), {}};
     workspace_ = std::move(*buffer);
     workspaceCapacity_ = workspaceBytes;
   }
   workspace_.place(workspaceBytes, kWorkspaceAlignment, false);
-  workspace_.poison(which);
+  workspace_.poison(which, parallelFor_);
   const std::vector<WorkspaceSlot> slots = plan.workspaceSlots(c.point);
   for (const WorkspaceSlot& slot : slots) {
     if (slot.kind == cache::WorkspaceKind::kZeroed) std::memset(workspace_.data() + slot.offset, 0, slot.bytes);
   }
 
   std::vector<void*> addresses;
-  for (const TensorView& view : views) addresses.push_back(view.data);
+  for (size_t i = 0; i < inputCount(); ++i) {
+    if (Status status = uploadInput(i); !status.isOk()) return trustedFault(status);
+    addresses.push_back(inputs_[i].deviceData());
+  }
+  for (size_t o = 0; o < graph.outputs.size(); ++o) {
+    const int32_t alias = graph.outputs[o].aliasInput;
+    addresses.push_back(alias >= 0 ? addresses[static_cast<size_t>(alias)] : outputs_[which][o].deviceData());
+  }
+  if (Status status = uploadOutputs(which); !status.isOk()) return trustedFault(status);
   for (size_t i = 0; i < inputCount(); ++i)
     if (isAliased(i)) contents_[i].valid = false;
   phase(GuardPhase::kCandidate);
-  plan.run(addresses, c.point, workspace_.data());
+  const Status ran = plan.run(addresses, c.point, workspace_.deviceData());
+  const Status ended = device_.synchronize();
   phase(GuardPhase::kTrusted);
+  if (ran.code() == StatusCode::kUnavailable) return candidateFault(ran);
+  if (!ended.isOk()) return candidateFault(ended);
+  if (!ran.isOk()) return Failure{"load-failed", ran.message(), {}};
+  // Only the device can fail here, and nothing but the candidate has run on it.
+  if (Status status = downloadResults(which); !status.isOk()) return candidateFault(status);
 
   const auto inspect = [&](const GuardedBuffer& buffer, const std::string& what) -> std::optional<Failure> {
     const std::optional<int64_t> at = buffer.damage();
     if (!at) return std::nullopt;
-    return Failure{"guard-band", *at < 0 ? "wrote " + std::to_string(-*at) + " bytes before " + what
-                                         : "wrote " + std::to_string(*at) + " bytes past the end of " + what};
+    return Failure{"guard-band",
+                   *at < 0 ? "wrote " + std::to_string(-*at) + " bytes before " + what
+                           : "wrote " + std::to_string(*at) + " bytes past the end of " + what,
+                   {}};
   };
   for (size_t o = 0; o < graph.outputs.size(); ++o) {
     if (graph.outputs[o].aliasInput >= 0) continue;
@@ -531,12 +606,12 @@ std::optional<GuardImpl::Failure> GuardImpl::runOnce(LoadedPlan& plan, const Cas
   size_t end = 0;
   for (const WorkspaceSlot& slot : slots) {
     if (!GuardedBuffer::isPoison(workspace_.data() + end, end, slot.offset - end, which))
-      return Failure{"guard-band", "wrote between two workspace slots"};
+      return Failure{"guard-band", "wrote between two workspace slots", {}};
     end = slot.offset + slot.bytes;
     const char* bytes = workspace_.data() + slot.offset;
     if (slot.kind == cache::WorkspaceKind::kZeroed &&
         std::any_of(bytes, bytes + slot.bytes, [](char b) { return b != 0; }))
-      return Failure{"wrong-result", "a workspace slot that must be left zero was not"};
+      return Failure{"wrong-result", "a workspace slot that must be left zero was not", {}};
   }
   return std::nullopt;
 }
@@ -579,10 +654,11 @@ std::optional<GuardImpl::Failure> GuardImpl::compareRuns(const std::vector<Tenso
     });
     const std::string name = "output '" + graph.valueName(graph.outputs[o].value) + "'";
     if (unwritten.load() != std::numeric_limits<int64_t>::max())
-      return Failure{"unwritten-output", name + positionText(unwritten.load(), view.extents) + " was not written"};
+      return Failure{"unwritten-output", name + positionText(unwritten.load(), view.extents) + " was not written", {}};
     if (graph.numerics.deterministic && different.load() != std::numeric_limits<int64_t>::max())
       return Failure{"nondeterministic",
-                     name + positionText(different.load(), view.extents) + " differs between two runs on equal inputs"};
+                     name + positionText(different.load(), view.extents) + " differs between two runs on equal inputs",
+                     {}};
   }
   return std::nullopt;
 }
@@ -600,6 +676,7 @@ std::optional<GuardImpl::Failure> GuardImpl::checkCase(LoadedPlan& plan, const C
   std::optional<Failure> failure;
   for (int k = 0; k < 2 && !failure; ++k) {
     failure = runOnce(plan, c, k, views);
+    if (failure && !failure->device.isOk()) return named(*failure);
     kept[k].resize(graph.outputs.size());
     for (size_t o = 0; o < graph.outputs.size(); ++o) {
       const TensorView& view = views[inputCount() + o];
@@ -609,9 +686,12 @@ std::optional<GuardImpl::Failure> GuardImpl::checkCase(LoadedPlan& plan, const C
   }
   // Whatever else is wrong, damaged inputs are made anew for the next candidate.
   for (size_t i = 0; i < inputCount(); ++i) {
-    if (!contents_[i].valid || (isHeavy(i, views[i]) && !last) || checksum(inputs_[i]) == checksums_[i]) continue;
+    // What the device has not got yet no candidate can have changed.
+    if (!contents_[i].valid || !uploaded_[i] || (isHeavy(i, views[i]) && !last && !failure)) continue;
+    if (Status status = inputs_[i].download(); !status.isOk()) return named(candidateFault(status));
+    if (checksum(inputs_[i]) == checksums_[i]) continue;
     contents_[i].valid = false;
-    if (!failure) failure = Failure{"input-overwritten", "input '" + graph.inputs[i].name + "' was changed"};
+    if (!failure) failure = Failure{"input-overwritten", "input '" + graph.inputs[i].name + "' was changed", {}};
   }
   if (!failure) failure = compareRuns(views, kept);
   if (failure) return named(*failure);
@@ -621,7 +701,7 @@ std::optional<GuardImpl::Failure> GuardImpl::checkCase(LoadedPlan& plan, const C
     std::vector<TensorView> inputs = viewsAt(c.point);
     fill(c, inputs);
     Result<const std::vector<Expected>*> expected = reference(c, inputs);
-    if (!expected) return named({"load-failed", "no reference: " + expected.error().toString()});
+    if (!expected) return named({"load-failed", "no reference: " + expected.error().toString(), {}});
     for (int k = 0; k < (graph.numerics.deterministic ? 1 : 2); ++k) {
       for (size_t o = 0; o < graph.outputs.size(); ++o) {
         TensorView view = views[inputCount() + o];
@@ -632,10 +712,12 @@ std::optional<GuardImpl::Failure> GuardImpl::checkCase(LoadedPlan& plan, const C
             });
         if (comparison.judged > 0) judged = true;
         if (!comparison.right)
-          return named({"wrong-result", "output '" + graph.valueName(graph.outputs[o].value) + "'" +
-                                            positionText(comparison.worstIndex, view.extents) + " is " +
-                                            number(comparison.got) + ", the reference says " + number(comparison.want) +
-                                            ", " + number(comparison.worstShare) + " times the error bound"});
+          return named({"wrong-result",
+                        "output '" + graph.valueName(graph.outputs[o].value) + "'" +
+                            positionText(comparison.worstIndex, view.extents) + " is " + number(comparison.got) +
+                            ", the reference says " + number(comparison.want) + ", " + number(comparison.worstShare) +
+                            " times the error bound",
+                        {}});
         worstShare = std::max(worstShare, comparison.worstShare);
       }
     }
@@ -684,21 +766,27 @@ std::optional<GuardImpl::Failure> GuardImpl::checkBatchInvariance(
       const auto skip = static_cast<size_t>(c.firstRow * unitBytes);
       const size_t bytes = std::min(part[o].size(), whole[o].size() - skip);
       if (std::memcmp(part[o].data(), whole[o].data() + skip, bytes) != 0)
-        return Failure{"nondeterministic", "a row's bits depend on the number of rows or its position: " + caseName(c) +
-                                               " against " + caseName({Distribution::kNormal, high})};
+        return Failure{"nondeterministic",
+                       "a row's bits depend on the number of rows or its position: " + caseName(c) + " against " +
+                           caseName({Distribution::kNormal, high}),
+                       {}};
     }
   }
   return std::nullopt;
 }
 
+GuardVerdict GuardImpl::rejected(GuardVerdict verdict, Failure failure) {
+  verdict.reason = std::move(failure.reason);
+  verdict.detail = std::move(failure.detail);
+  verdict.device = std::move(failure.device);
+  return verdict;
+}
+
 GuardVerdict GuardImpl::screen(LoadedPlan& plan) {
   GuardVerdict verdict;
   bool judged = false;
-  if (auto failure = checkCase(plan, cases_.front(), /*last=*/true, verdict.worstErrorShare, judged, nullptr)) {
-    verdict.reason = failure->reason;
-    verdict.detail = failure->detail;
-    return verdict;
-  }
+  if (auto failure = checkCase(plan, cases_.front(), /*last=*/true, verdict.worstErrorShare, judged, nullptr))
+    return rejected(std::move(verdict), std::move(*failure));
   verdict.right = true;
   verdict.checks.push_back(caseName(cases_.front()));
   return verdict;
@@ -714,21 +802,14 @@ GuardVerdict GuardImpl::prove(LoadedPlan& plan) {
     const bool keep = batchInvariant && c.distribution == Distribution::kNormal && !c.shifted;
     std::vector<std::string> outputs;
     if (auto failure =
-            checkCase(plan, c, &c == &cases_.back(), verdict.worstErrorShare, judged, keep ? &outputs : nullptr)) {
-      verdict.reason = failure->reason;
-      verdict.detail = failure->detail;
-      return verdict;
-    }
+            checkCase(plan, c, &c == &cases_.back(), verdict.worstErrorShare, judged, keep ? &outputs : nullptr))
+      return rejected(std::move(verdict), std::move(*failure));
     if (keep) rows[caseName(c)] = std::move(outputs);
     if (judged) verdict.checks.push_back(caseName(c));
     shifted = shifted || c.shifted;
   }
   if (batchInvariant) {
-    if (auto failure = checkBatchInvariance(plan, rows)) {
-      verdict.reason = failure->reason;
-      verdict.detail = failure->detail;
-      return verdict;
-    }
+    if (auto failure = checkBatchInvariance(plan, rows)) return rejected(std::move(verdict), std::move(*failure));
     verdict.checks.emplace_back("batch-invariant");
   }
   verdict.checks.emplace_back("every-element");

@@ -23,6 +23,9 @@ struct GuardVerdict {
   std::string detail;
   std::vector<std::string> checks;
   double worstErrorShare = 0;
+  /// Not ok when the device failed. REASON is "run-crash" when that happened in the candidate's hands, and empty when
+  /// no candidate ran. The device is of no more use then, nor is the guard.
+  Status device;
 };
 
 /// Who is at work inside a check, so that a watchdog can be strict with candidates and patient with references.
@@ -34,6 +37,8 @@ enum class GuardPhase : uint8_t {
 struct GuardOptions {
   uint64_t seed = 1;
   uint64_t memoryBytes = 0;  ///< Cap for inputs, outputs and references; 0 = a third of what is available.
+  /// Cap for inputs and outputs on a device with memory of its own; 0 = what it has.
+  uint64_t deviceMemoryBytes = 0;
   std::function<void(GuardPhase)> onPhase;  ///< Called at each change; may be empty.
 };
 
@@ -55,9 +60,9 @@ class Guard {
 
   /// True for weights so large that they are made once, at the least promised alignment, and kept for every case.
   [[nodiscard]] static bool keepsOneContent(const op::Input& input, const TensorView& view);
-  /// Where such weights lie, valid as long as the guard; null for every other input. Timed runs may read them: a second
-  /// copy would cost gigabytes and the time to touch them.
-  [[nodiscard]] virtual void* keptWeights(size_t input) = 0;
+  /// Where the device has such weights, valid as long as the guard; null for every other input. Timed runs may read
+  /// them: a second copy would cost gigabytes and the time to touch them. Errors: as Device::copyToDevice.
+  [[nodiscard]] virtual Result<void*> keptWeights(size_t input) = 0;
 };
 
 }  // namespace ktune::runtime

@@ -54,13 +54,19 @@ GuardedBuffer::GuardedBuffer(GuardedBuffer&& o) noexcept
     : map_(std::exchange(o.map_, nullptr)),
       mapBytes_(std::exchange(o.mapBytes_, 0)),
       data_(std::exchange(o.data_, nullptr)),
-      bytes_(std::exchange(o.bytes_, 0)) {}
+      bytes_(std::exchange(o.bytes_, 0)),
+      device_(std::exchange(o.device_, nullptr)),
+      twin_(std::move(o.twin_)),
+      twinData_(std::exchange(o.twinData_, nullptr)) {}
 
 GuardedBuffer& GuardedBuffer::operator=(GuardedBuffer&& o) noexcept {
   std::swap(map_, o.map_);
   std::swap(mapBytes_, o.mapBytes_);
   std::swap(data_, o.data_);
   std::swap(bytes_, o.bytes_);
+  std::swap(device_, o.device_);
+  std::swap(twin_, o.twin_);
+  std::swap(twinData_, o.twinData_);
   return *this;
 }
 
@@ -72,8 +78,17 @@ size_t GuardedBuffer::totalBytes(size_t bytes, size_t alignment) {
   return roundUp(bytes + 2 * kBandBytes + 3 * alignment, kPageBytes) + 2 * kFenceBytes;
 }
 
-Result<GuardedBuffer> GuardedBuffer::create(size_t bytes, size_t alignment) {
+// Room to align the block on the device, and for what the block's own alignment leaves behind it on the host.
+size_t GuardedBuffer::twinBytes(size_t bytes, size_t alignment) {
+  return bytes + 2 * kBandBytes + 6 * alignment;
+}
+
+Result<GuardedBuffer> GuardedBuffer::create(size_t bytes, size_t alignment, Device* device) {
   GuardedBuffer buffer;
+  if (device != nullptr && !device->sharesHostMemory()) {
+    buffer.device_ = device;
+    KTUNE_ASSIGN(buffer.twin_, device->allocate(twinBytes(bytes, alignment)));
+  }
   buffer.mapBytes_ = totalBytes(bytes, alignment);
   void* map =
       ::mmap(nullptr, buffer.mapBytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -99,11 +114,40 @@ char* GuardedBuffer::place(size_t bytes, size_t alignment, bool shifted) {
   bytes_ = bytes;
   fillPattern(data_ - kBandBytes, data_, 0);
   fillPattern(data_ + bytes_, end(), 0);
+  if (twin_ != nullptr) {
+    const uintptr_t first = reinterpret_cast<uintptr_t>(twin_->data()) + kBandBytes;
+    uintptr_t twin = (first + 2 * alignment - 1) / (2 * alignment) * (2 * alignment);
+    if (shifted) twin += twin >= first + alignment ? -alignment : alignment;
+    twinData_ = twin_->data() + (twin - reinterpret_cast<uintptr_t>(twin_->data()));
+  }
   return data_;
 }
 
-void GuardedBuffer::poison(int which) {
-  fillPattern(data_, data_ + bytes_, which);
+Status GuardedBuffer::upload() const {
+  if (twin_ == nullptr) return Status::ok();
+  return device_->copyToDevice(twinData_ - kBandBytes, data_ - kBandBytes,
+                               static_cast<size_t>(end() - data_) + kBandBytes);
+}
+
+Status GuardedBuffer::download() {
+  if (twin_ == nullptr) return Status::ok();
+  return device_->copyFromDevice(data_ - kBandBytes, twinData_ - kBandBytes,
+                                 static_cast<size_t>(end() - data_) + kBandBytes);
+}
+
+Status GuardedBuffer::downloadBands() {
+  if (twin_ == nullptr) return Status::ok();
+  KTUNE_TRY(device_->copyFromDevice(data_ - kBandBytes, twinData_ - kBandBytes, kBandBytes));
+  return device_->copyFromDevice(data_ + bytes_, twinData_ + bytes_, static_cast<size_t>(end() - data_) - bytes_);
+}
+
+void GuardedBuffer::poison(int which, const op::ParallelFor& parallelFor) {
+  constexpr size_t kPiece = size_t{4} << 20;
+  if (bytes_ <= kPiece) return fillPattern(data_, data_ + bytes_, which);
+  parallelFor(static_cast<int64_t>((bytes_ + kPiece - 1) / kPiece), [&](int64_t begin, int64_t end) {
+    const size_t last = std::min(static_cast<size_t>(end) * kPiece, bytes_);
+    fillPattern(data_ + static_cast<size_t>(begin) * kPiece, data_ + last, which);
+  });
 }
 
 bool GuardedBuffer::isPoison(const char* data, size_t offset, size_t bytes, int which) {

@@ -46,8 +46,8 @@ void readTensor(const TensorView& view, const op::ParallelFor& parallelFor, op::
 
 }  // namespace
 
-ReferenceEvaluator::ReferenceEvaluator(const schedule::Problem& problem, uint64_t workingBytes)
-    : problem_(problem), limit_(workingBytes) {
+ReferenceEvaluator::ReferenceEvaluator(const schedule::Problem& problem, uint64_t workingBytes, op::DotEngine* engine)
+    : problem_(problem), limit_(workingBytes), engine_(engine) {
   findRows();
   findColumns();
 }
@@ -241,7 +241,7 @@ Result<std::vector<Expected>> ReferenceEvaluator::evaluate(const std::vector<int
         readTensor(boxOf(inputs[i], begin, extentsOf(shape, symbols)), parallelFor, tensors[i]);
       }
       KTUNE_ASSIGN(const std::vector<op::RefTensor> outputs,
-                   op::evaluateReference(graph, symbols, tensors, parallelFor));
+                   op::evaluateReference(graph, symbols, tensors, parallelFor, engine_));
       for (size_t o = 0; o < outputs.size(); ++o) {
         // Where the block lies in the whole output, whose strides in doubles are those of a dense tensor.
         std::vector<int64_t> begin(outputExtents[o].size(), 0);

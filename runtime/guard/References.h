@@ -26,8 +26,8 @@ struct Expected {
 class ReferenceEvaluator {
  public:
   /// WORKINGBYTES: what one evaluation may take beyond its result, where cutting can help.
-  /// PROBLEM must outlive the evaluator.
-  ReferenceEvaluator(const schedule::Problem& problem, uint64_t workingBytes);
+  /// ENGINE: for large contractions, may be null. PROBLEM and ENGINE must outlive the evaluator.
+  ReferenceEvaluator(const schedule::Problem& problem, uint64_t workingBytes, op::DotEngine* engine = nullptr);
 
   /// Bytes beyond the result that evaluate() takes at these symbol values: more than workingBytes when the
   /// description can't be cut that small.
@@ -50,6 +50,7 @@ class ReferenceEvaluator {
 
   const schedule::Problem& problem_;
   uint64_t limit_;
+  op::DotEngine* engine_;
   bool rowsIndependent_ = false;
   int64_t columns_ = 0;           ///< Extent of the outputs' last dim when it can be cut, else 0.
   std::vector<Axis> columnAxis_;  ///< Per input: where the columns are.

@@ -18,6 +18,13 @@ constexpr DeviceDriver cpuDriver() {
   return {"cpu", listCpuDevices, openCpuDevice};
 }
 
+/// devices/cuda, in builds with KTUNE_WITH_CUDA.
+[[nodiscard]] std::vector<DeviceInfo> listCudaDevices();
+[[nodiscard]] Result<std::unique_ptr<Device>> openCudaDevice(const std::string& name, const DeviceOptions& options);
+constexpr DeviceDriver cudaDriver() {
+  return {"cuda", listCudaDevices, openCudaDevice};
+}
+
 /// devices/fake, in builds with KTUNE_FAKE_DEVICE.
 [[nodiscard]] std::vector<DeviceInfo> listFakeDevices();
 [[nodiscard]] Result<std::unique_ptr<Device>> openFakeDevice(const std::string& name, const DeviceOptions& options);

@@ -215,8 +215,7 @@ Status PlanState::run(const ktune_run_arguments& arguments) {
                              " bytes");
     }
   }
-  loaded->run(tensors, symbolValues, arguments.workspace);
-  return Status::ok();
+  return loaded->run(tensors, symbolValues, arguments.workspace);
 }
 
 }  // namespace ktune::library

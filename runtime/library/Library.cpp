@@ -274,6 +274,10 @@ ktune_status ktune_device_open(ktune_context* context, const char* name, const k
                              std::to_string(kMaxThreads));
     }
     if (o.reserved != 0) return invalidArgument("options.reserved must be 0");
+    // A run has no stream to be queued on yet: nobody could tell when its results are there.
+    if (std::string_view(name).starts_with("cuda"))
+      return unsupported("libktune runs plans on the cpu device only; " + std::string(name) +
+                         " can be tuned for with the ktune program");
     runtime::DeviceOptions deviceOptions;
     deviceOptions.threads = o.threads < 0 ? usableCores() : std::max(o.threads, 1);
     auto handle = std::make_unique<ktune_device>();

@@ -19,6 +19,7 @@ Result<std::unique_ptr<Child>> Child::start(const WorkerOptions& options, const 
     if (!folder) return unavailable("no folder for a " + kind + " worker: " + folder.error().message());
     Subprocess::Options spawn;
     spawn.argv = {options.program, "worker", kind, "--device", options.device};
+    if (options.shareDevice && kind == "measure") spawn.argv.emplace_back("--share-device");
     spawn.extraEnvironment = {"TMPDIR=" + *folder};
     spawn.limits = limits;
     Result<Subprocess> process = Subprocess::spawn(spawn);

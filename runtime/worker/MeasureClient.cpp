@@ -29,6 +29,7 @@ class MeasureClient final : public search::Measurer {
   [[nodiscard]] Result<search::CheckOutcome> check(int64_t id, search::CheckLevel level, Deadline deadline) override;
   [[nodiscard]] Result<std::vector<search::Sample>> sample(std::span<const int64_t> ids, int point,
                                                            double sampleSeconds, Deadline deadline) override;
+  [[nodiscard]] Result<search::Conditions> conditions(Deadline deadline) override;
 
  private:
   struct Entry {
@@ -264,7 +265,10 @@ Result<std::vector<search::Sample>> MeasureClient::sample(std::span<const int64_
     KTUNE_ASSIGN(const Answer answer,
                  askFor(id, *entry, writer.bytes(), true, options_.measureTimeoutSeconds + sampleSeconds, deadline));
     search::Sample sample;
-    if (answer.frame) {
+    if (answer.frame && answer.frame->kind == FrameKind::kRejected) {
+      KTUNE_ASSIGN(entry->rejection, rejectionOf(*answer.frame));
+      sample.rejection = entry->rejection;
+    } else if (answer.frame) {
       ByteReader reader = answer.frame->fields();
       sample.ns = reader.f64();
       if (answer.frame->kind != FrameKind::kSampled || !reader.finish().isOk())
@@ -275,6 +279,22 @@ Result<std::vector<search::Sample>> MeasureClient::sample(std::span<const int64_
     samples.push_back(std::move(sample));
   }
   return samples;
+}
+
+// No candidate is involved, and nothing depends on the answer: a child that is gone or dies over it has none.
+Result<search::Conditions> MeasureClient::conditions(Deadline deadline) {
+  if (child_ == nullptr) return search::Conditions{};
+  KTUNE_ASSIGN(const Answer answer, ask(startFrame(FrameKind::kConditions).bytes(), false, 0, deadline));
+  if (!answer.frame) return search::Conditions{};
+  ByteReader reader = answer.frame->fields();
+  search::Conditions conditions;
+  conditions.clockMhz = reader.f64();
+  conditions.powerWatts = reader.f64();
+  conditions.temperatureC = reader.f64();
+  conditions.throttle = reader.text();
+  if (answer.frame->kind != FrameKind::kState || !reader.finish().isOk())
+    return internalError("the measure worker gave an unexpected answer");
+  return conditions;
 }
 
 }  // namespace

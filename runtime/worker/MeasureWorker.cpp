@@ -1,7 +1,8 @@
 // The child that runs candidates: checks them with the guard, times them over rotating cold buffers.
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstring>
-#include <limits>
 #include <map>
 #include <memory>
 
@@ -15,36 +16,33 @@ namespace ktune::runtime {
 
 namespace {
 
-// Between two looks at the clock, which takes some 25 ns.
-constexpr double kBatchSeconds = 20e-6;
-constexpr int64_t kMostBatch = 1 << 16;
 constexpr uint64_t kCopyBytes = uint64_t{64} << 20;
+// Of a device with memory of its own: faster, and with caches that 64 MiB may fit.
+constexpr uint64_t kDeviceCopyBytes = uint64_t{512} << 20;
 // The buffers of very small problems still take this much, whatever the cap.
 constexpr uint64_t kLeastMemoryBytes = uint64_t{64} << 20;
+// A sample that was taken while heat or the hardware held the clocks down is taken again this often.
+constexpr int kRetakes = 3;
 
 struct LoadedEntry {
   std::unique_ptr<LoadedPlan> plan;
-  std::map<uint32_t, int64_t> batches;  ///< Per point: calls between two looks at the clock.
+  std::map<uint32_t, std::unique_ptr<TimedCalls>> calls;  ///< Per point.
 };
 
-class AlignedBytes {
- public:
-  // Zeroed; 0 bytes are fine.
-  void ensure(size_t bytes) {
-    if (bytes <= bytes_) return;
-    block_.assign(bytes + kWorkspaceAlignment, 0);
-    bytes_ = bytes;
-  }
-  [[nodiscard]] char* data() {
-    if (block_.empty()) return nullptr;
-    const auto address = reinterpret_cast<uintptr_t>(block_.data());
-    return block_.data() + (kWorkspaceAlignment - address % kWorkspaceAlignment) % kWorkspaceAlignment;
-  }
+// A candidate has made the device fail, which may have any effect on whoever uses it next: this process ends, and its
+// last words say why. The tuner takes them for the candidate's rejection.
+[[noreturn]] void dieOfDeviceFault(std::string why) {
+  std::replace(why.begin(), why.end(), '\n', ' ');
+  why += '\n';
+  [[maybe_unused]] const ssize_t n = ::write(STDERR_FILENO, why.data(), why.size());
+  ::_exit(kExitDeviceFault);
+}
 
- private:
-  std::vector<char> block_;
-  size_t bytes_ = 0;
-};
+// What a status of running a candidate makes of it.
+std::string answerForRun(const Status& status) {
+  if (status.code() == StatusCode::kUnavailable) dieOfDeviceFault(status.message());
+  return rejectedFrame("load-failed", status.message());
+}
 
 // One problem being measured.
 class Session {
@@ -54,15 +52,15 @@ class Session {
         points_(op::scoringPoints(problem_.bucket)),
         seed_(seed),
         device_(device),
-        channel_(channel),
-        virtualTime_(device.target().kind == schedule::DeviceKind::kFake) {}
+        channel_(channel) {}
 
   Status open(uint64_t memoryBytes, bool measureFacts);
   [[nodiscard]] const search::MeasureFacts& facts() const { return facts_; }
   std::string load(int64_t id, const std::string& bytes);
   void drop(int64_t id) { plans_.erase(id); }
   std::string check(int64_t id, search::CheckLevel level);
-  std::string sample(int64_t id, uint32_t point, double seconds);
+  // Errors: not the candidate's fault.
+  Result<std::string> sample(int64_t id, uint32_t point, double seconds);
 
  private:
   const schedule::Problem problem_;
@@ -70,22 +68,22 @@ class Session {
   const uint64_t seed_;
   Device& device_;
   FrameChannel& channel_;
-  const bool virtualTime_;
   search::MeasureFacts facts_;
   std::vector<op::ValueType> types_;
-  uint64_t guardBytes_ = 0;
+  uint64_t guardBytes_ = 0, guardDeviceBytes_ = 0;
   std::unique_ptr<TimingBuffers> buffers_;
   std::unique_ptr<Guard> guard_;  ///< Made by the first check: a session that only times needs no references.
   std::map<uint32_t, BufferRing> rings_;
-  std::map<int64_t, LoadedEntry> plans_;
-  AlignedBytes workspace_;
-  size_t nextSet_ = 0;
+  std::unique_ptr<DeviceMemory> workspace_;
+  std::map<int64_t, LoadedEntry> plans_;  ///< After what their timed calls use.
 
-  double emptyLaunchNs();
   Status coverage(const cache::Plan& plan) const;
   Status makeGuard();
   [[nodiscard]] std::vector<bool> weightsToBorrow() const;
   Result<BufferRing*> ringFor(uint32_t point);
+  Status writeZeros(char* data, size_t bytes);
+  Status ensureWorkspace(size_t bytes);
+  Status renew(const LoadedPlan& plan, const std::vector<int64_t>& symbols, const BufferRing& ring);
 };
 
 Status Session::open(uint64_t memoryBytes, bool measureFacts) {
@@ -93,42 +91,32 @@ Status Session::open(uint64_t memoryBytes, bool measureFacts) {
   uint64_t cap = memoryBytes != 0 ? memoryBytes : availableMemoryBytes() / 2;
   if (cap == 0) cap = device_.target().memoryBytes;
   cap = std::max(cap, kLeastMemoryBytes);
-  const op::ParallelFor parallelFor = [this](int64_t n, const std::function<void(int64_t, int64_t)>& f) {
-    device_.parallelFor(n, f);
-  };
-  if (virtualTime_) {
-    guardBytes_ = cap;
-    facts_ = {20e9, 100, "virtual time of the fake device"};
-    return Status::ok();
+  // A device with memory of its own has the timing buffers there, and the guard's buffers on both sides.
+  const bool shared = device_.sharesHostMemory();
+  uint64_t timingCap = cap;
+  if (!shared && device_.target().memoryBytes != 0) {
+    timingCap = device_.target().memoryBytes;
+    if (memoryBytes != 0) timingCap = std::min(timingCap, cap);
   }
-  buffers_ = std::make_unique<TimingBuffers>(device_.target().l3Bytes, cap, seed_, parallelFor);
+  buffers_ =
+      std::make_unique<TimingBuffers>(device_, TimingBuffers::lastLevelBytes(device_.target()), timingCap, seed_);
   // Extents grow with the symbols: the high end takes most.
+  const std::vector<bool> borrowed = weightsToBorrow();
   const uint64_t timing =
-      buffers_->bytesFor(problem_.source, tensorViews(problem_.source, types_, points_.back()), weightsToBorrow());
-  if (timing > cap)
+      buffers_->bytesFor(problem_.source, tensorViews(problem_.source, types_, points_.back()), borrowed);
+  if (timing > timingCap)
     return resourceExhausted("measuring this problem needs " + std::to_string(timing) + " bytes of buffers; " +
-                             std::to_string(cap) + " are allowed");
-  guardBytes_ = cap - timing;
-  facts_.regime = "cold, rotating buffers, " + std::to_string(device_.target().cores) + " threads";
+                             std::to_string(timingCap) + " are allowed");
+  std::vector<std::vector<TensorView>> views;
+  for (const std::vector<int64_t>& point : points_) views.push_back(tensorViews(problem_.source, types_, point));
+  KTUNE_TRY(buffers_->expect(problem_.source, views, borrowed));
+  guardBytes_ = shared ? cap - timing : cap;
+  guardDeviceBytes_ = timingCap - timing;
+  facts_.regime = "cold, rotating buffers, " + device_.timingMethod();
   if (!measureFacts) return Status::ok();
-  KTUNE_ASSIGN(facts_.copyBytesPerSecond, buffers_->copyBytesPerSecond(kCopyBytes));
-  facts_.emptyLaunchNs = emptyLaunchNs();
+  KTUNE_ASSIGN(facts_.copyBytesPerSecond, buffers_->copyBytesPerSecond(shared ? kCopyBytes : kDeviceCopyBytes));
+  KTUNE_ASSIGN(facts_.emptyLaunchNs, device_.emptyLaunchNanoseconds());
   return Status::ok();
-}
-
-// A plan of one tile that does nothing, which runs on the calling thread: no plan can be faster, so that the search may
-// call a time below it impossible. (Waking the other threads costs microseconds, and a multiple of that on a busy
-// machine; a small kernel of one tile does without.)
-double Session::emptyLaunchNs() {
-  constexpr int kBatches = 15;
-  constexpr int kCalls = 200;
-  double least = std::numeric_limits<double>::infinity();
-  for (int b = 0; b < kBatches; ++b) {
-    const double start = monotonicSeconds();
-    for (int i = 0; i < kCalls; ++i) device_.parallelFor(1, [](int64_t, int64_t) {});
-    least = std::min(least, (monotonicSeconds() - start) / kCalls * 1e9);
-  }
-  return least;
 }
 
 // A plan must be right on the whole bucket, with buffers that are aligned as promised and no better.
@@ -160,8 +148,11 @@ std::string Session::load(int64_t id, const std::string& bytes) {
   if (!plan) return rejectedFrame("load-failed", plan.error().message());
   if (Status status = coverage(*plan); !status.isOk()) return rejectedFrame("load-failed", status.message());
   Result<std::unique_ptr<LoadedPlan>> loaded = device_.load(*plan);
+  // Loading runs no kernel: a device that is gone is not this one's doing.
+  if (!loaded && loaded.error().code() == StatusCode::kUnavailable) return failedFrame(loaded.error());
   if (!loaded) return rejectedFrame("load-failed", loaded.error().message());
-  plans_[id] = LoadedEntry{std::move(*loaded), {}};
+  plans_.erase(id);
+  plans_[id].plan = std::move(*loaded);
   return startFrame(FrameKind::kLoaded).take();
 }
 
@@ -170,6 +161,7 @@ Status Session::makeGuard() {
   GuardOptions options;
   options.seed = seed_;
   options.memoryBytes = guardBytes_;
+  options.deviceMemoryBytes = guardDeviceBytes_;
   options.onPhase = [this](GuardPhase phase) {
     ByteWriter writer = startFrame(FrameKind::kPhase);
     writer.u8(static_cast<uint8_t>(phase));
@@ -196,6 +188,10 @@ std::string Session::check(int64_t id, search::CheckLevel level) {
   if (Status status = makeGuard(); !status.isOk()) return failedFrame(status);
   LoadedPlan& plan = *found->second.plan;
   const GuardVerdict verdict = level == search::CheckLevel::kScreen ? guard_->screen(plan) : guard_->prove(plan);
+  if (!verdict.device.isOk()) {
+    if (verdict.reason.empty()) return failedFrame(verdict.device);
+    dieOfDeviceFault(verdict.detail);
+  }
   if (!verdict.right) return rejectedFrame(verdict.reason, verdict.detail);
   ByteWriter writer = startFrame(FrameKind::kChecked);
   writer.f64(verdict.worstErrorShare);
@@ -210,51 +206,43 @@ Result<BufferRing*> Session::ringFor(uint32_t point) {
   std::vector<void*> borrowed;
   for (const bool borrow : weightsToBorrow()) {
     // A worker that was restarted in the middle of a race has not checked anything yet.
-    if (borrow) KTUNE_TRY(makeGuard());
-    borrowed.push_back(borrow ? guard_->keptWeights(borrowed.size()) : nullptr);
+    void* address = nullptr;
+    if (borrow) {
+      KTUNE_TRY(makeGuard());
+      KTUNE_ASSIGN(address, guard_->keptWeights(borrowed.size()));
+    }
+    borrowed.push_back(address);
   }
   KTUNE_ASSIGN(BufferRing ring,
                buffers_->ring(problem_.source, tensorViews(problem_.source, types_, points_[point]), borrowed));
   return &(rings_[point] = std::move(ring));
 }
 
-std::string Session::sample(int64_t id, uint32_t point, double seconds) {
-  const auto found = plans_.find(id);
-  if (found == plans_.end() || point >= points_.size())
-    return failedFrame(internalError("no plan " + std::to_string(id) + " or point " + std::to_string(point)));
-  LoadedEntry& entry = found->second;
-  LoadedPlan& plan = *entry.plan;
-  const std::vector<int64_t>& symbols = points_[point];
-  ByteWriter writer = startFrame(FrameKind::kSampled);
-
-  if (virtualTime_) {
-    // One real run per point, so that a plan that crashes crashes.
-    if (!entry.batches.contains(point)) {
-      std::vector<TensorView> views = tensorViews(problem_.source, types_, symbols);
-      std::vector<std::vector<char>> blocks;
-      std::vector<void*> addresses;
-      for (size_t t = 0; t < views.size(); ++t) {
-        const op::Graph& graph = problem_.source;
-        const bool alias = t >= graph.inputs.size() && graph.outputs[t - graph.inputs.size()].aliasInput >= 0;
-        blocks.emplace_back(alias ? 0 : static_cast<size_t>(views[t].spanBytes()) + 64);
-        addresses.push_back(alias ? addresses[static_cast<size_t>(graph.outputs[t - graph.inputs.size()].aliasInput)]
-                                  : blocks.back().data());
-      }
-      plan.run(addresses, symbols, nullptr);
-      entry.batches[point] = 1;
-    }
-    writer.f64(plan.virtualNs(symbols).value_or(0));
-    return writer.take();
+Status Session::writeZeros(char* data, size_t bytes) {
+  if (device_.sharesHostMemory()) {
+    std::memset(data, 0, bytes);
+    return Status::ok();
   }
+  constexpr size_t kPiece = size_t{1} << 20;
+  const std::vector<char> zeros(std::min(kPiece, bytes));
+  for (size_t at = 0; at < bytes; at += kPiece)
+    KTUNE_TRY(device_.copyToDevice(data + at, zeros.data(), std::min(kPiece, bytes - at)));
+  return Status::ok();
+}
 
-  Result<BufferRing*> ringResult = ringFor(point);
-  if (!ringResult) return failedFrame(ringResult.error());
-  const BufferRing& ring = **ringResult;
-  workspace_.ensure(plan.workspaceBytes(symbols));
-  char* workspace = workspace_.data();
-  // Other plans have used the workspace since.
+// Grows the workspace that all plans share; timed calls that were prepared with the smaller one are forgotten.
+Status Session::ensureWorkspace(size_t bytes) {
+  if (bytes == 0 || (workspace_ != nullptr && bytes <= workspace_->bytes())) return Status::ok();
+  for (auto& [id, entry] : plans_) entry.calls.clear();
+  workspace_.reset();
+  KTUNE_ASSIGN(workspace_, device_.allocate(bytes));
+  return writeZeros(workspace_->data(), bytes);
+}
+
+// What earlier runs have changed: the workspace, which other plans use too, and inputs that an output overwrites.
+Status Session::renew(const LoadedPlan& plan, const std::vector<int64_t>& symbols, const BufferRing& ring) {
   for (const WorkspaceSlot& slot : plan.workspaceSlots(symbols)) {
-    if (slot.kind == cache::WorkspaceKind::kZeroed) std::memset(workspace + slot.offset, 0, slot.bytes);
+    if (slot.kind == cache::WorkspaceKind::kZeroed) KTUNE_TRY(writeZeros(workspace_->data() + slot.offset, slot.bytes));
   }
   const op::Graph& graph = problem_.source;
   for (const op::Output& output : graph.outputs) {
@@ -262,29 +250,53 @@ std::string Session::sample(int64_t id, uint32_t point, double seconds) {
     const auto input = static_cast<size_t>(output.aliasInput);
     const TensorView view = tensorViews(graph, types_, symbols)[input];
     for (size_t s = 0; s < ring.count(); ++s)
-      buffers_->renew(view.dtype, ring.set(s)[input], static_cast<size_t>(view.spanBytes()));
+      KTUNE_TRY(buffers_->renew(view.dtype, ring.set(s)[input], static_cast<size_t>(view.spanBytes())));
   }
+  return Status::ok();
+}
 
-  const auto runOnce = [&] { plan.run(ring.set(nextSet_++ % ring.count()), symbols, workspace); };
-  int64_t& batch = entry.batches[point];
-  if (batch == 0) {
-    runOnce();  // Its code and the branch predictors.
-    const double start = monotonicSeconds();
-    runOnce();
-    const double one = std::max(monotonicSeconds() - start, 1e-9);
-    batch = std::clamp<int64_t>(static_cast<int64_t>(kBatchSeconds / one), 1, kMostBatch);
+Result<std::string> Session::sample(int64_t id, uint32_t point, double seconds) {
+  const auto found = plans_.find(id);
+  if (found == plans_.end() || point >= points_.size())
+    return internalError("no plan " + std::to_string(id) + " or point " + std::to_string(point));
+  LoadedEntry& entry = found->second;
+  LoadedPlan& plan = *entry.plan;
+  const std::vector<int64_t>& symbols = points_[point];
+  KTUNE_ASSIGN(const BufferRing* const ring, ringFor(point));
+  KTUNE_TRY(ensureWorkspace(plan.workspaceBytes(symbols)));
+  KTUNE_TRY(renew(plan, symbols, *ring));
+
+  std::unique_ptr<TimedCalls>& calls = entry.calls[point];
+  if (calls == nullptr) {
+    std::vector<std::vector<void*>> sets;
+    for (size_t s = 0; s < ring->count(); ++s) sets.emplace_back(ring->set(s).begin(), ring->set(s).end());
+    Result<std::unique_ptr<TimedCalls>> prepared =
+        device_.prepareTimedCalls(plan, std::move(sets), symbols, workspace_ == nullptr ? nullptr : workspace_->data());
+    if (!prepared) return answerForRun(prepared.error());
+    calls = std::move(*prepared);
   }
-  // Between samples the threads have gone to sleep; waking them is no part of a call.
-  for (int i = 0; i < 3; ++i) device_.parallelFor(device_.target().cores, [](int64_t, int64_t) {});
-  int64_t calls = 0;
-  double elapsed = 0;
-  const double start = monotonicSeconds();
-  do {
-    for (int64_t i = 0; i < batch; ++i) runOnce();
-    calls += batch;
-    elapsed = monotonicSeconds() - start;
-  } while (elapsed < seconds);
-  writer.f64(elapsed / static_cast<double>(calls) * 1e9);
+  for (int retakes = 0;; ++retakes) {
+    const Result<double> ns = calls->nanosecondsPerCall(seconds);
+    // The device's word for a time that can't be true: it goes on working after the last call is said to have ended.
+    if (!ns && ns.error().code() == StatusCode::kInternal)
+      return rejectedFrame("impossible-time", ns.error().message());
+    if (!ns) return answerForRun(ns.error());
+    if (retakes < kRetakes && isHeldBack(device_.conditions())) {
+      KTUNE_TRY(renew(plan, symbols, *ring));
+      continue;
+    }
+    ByteWriter writer = startFrame(FrameKind::kSampled);
+    writer.f64(*ns);
+    return writer.take();
+  }
+}
+
+std::string stateFrame(const DeviceConditions& conditions) {
+  ByteWriter writer = startFrame(FrameKind::kState);
+  writer.f64(conditions.clockMhz);
+  writer.f64(conditions.powerWatts);
+  writer.f64(conditions.temperatureC);
+  writer.text(conditions.throttle);
   return writer.take();
 }
 
@@ -318,6 +330,9 @@ int runMeasureWorker(FrameChannel channel, Device& device) {
         session.reset();
         answer = failedFrame(status);
       }
+    } else if (frame->kind == FrameKind::kConditions) {
+      const Status status = reader.finish();
+      answer = status.isOk() ? stateFrame(device.conditions()) : failedFrame(status);
     } else {
       const int64_t id = reader.i64();
       std::string plan;
@@ -343,7 +358,8 @@ int runMeasureWorker(FrameChannel channel, Device& device) {
       } else if (frame->kind == FrameKind::kCheck) {
         answer = session->check(id, level == 0 ? search::CheckLevel::kScreen : search::CheckLevel::kFull);
       } else if (frame->kind == FrameKind::kSample) {
-        answer = session->sample(id, point, seconds);
+        Result<std::string> sampled = session->sample(id, point, seconds);
+        answer = sampled ? std::move(*sampled) : failedFrame(sampled.error());
       } else {
         answer = failedFrame(internalError("an unexpected frame"));
       }

@@ -70,7 +70,8 @@ Result<search::Rejection> rejectionOf(const Frame& frame) {
 }
 
 std::string deathText(const ExitInfo& exit, const std::string& standardError) {
-  std::string text = exit.describe();
+  const bool device = exit.exited && exit.exitCode == kExitDeviceFault;
+  std::string text = device ? "lost its device" : exit.describe();
   const size_t last = standardError.find_last_not_of("\r\n\t ");
   if (last == std::string::npos) return text;
   const size_t before = standardError.find_last_of("\r\n", last);
@@ -81,7 +82,7 @@ std::string deathText(const ExitInfo& exit, const std::string& standardError) {
   // One line for people: whatever a dying process wrote, control characters are not repeated.
   std::replace_if(
       line.begin(), line.end(), [](unsigned char c) { return c < 0x20 || c == 0x7f; }, ' ');
-  return text + "; it last said: " + line;
+  return text + (device ? ": " : "; it last said: ") + line;
 }
 
 }  // namespace ktune::runtime

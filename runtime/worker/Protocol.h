@@ -17,17 +17,19 @@ namespace ktune::runtime {
 
 /// Exit codes of a child beyond what the program itself uses.
 inline constexpr int kExitOutOfMemory = 77;
+inline constexpr int kExitDeviceFault = 78;  ///< A candidate made the device fail; the last words say how.
 
 enum class FrameKind : uint8_t {
   // From the tuner.
-  kProblem = 1,  ///< blob canonical, u32 bucket index, target: the problem of the compiles that follow. No answer.
-  kCompile = 2,  ///< genome. Answer: kCompiled or kRejected.
-  kOpen = 3,     ///< blob canonical, u32 bucket index, u64 seed, u64 memory bytes, bool measure: when false the
-                 ///< facts may be zeros (a restart, they are known). Answer: kFacts or kFailed.
-  kLoad = 4,     ///< i64 id, blob plan. Answer: kLoaded or kRejected.
-  kDrop = 5,     ///< i64 id. No answer.
-  kCheck = 6,    ///< i64 id, u8 level. Answer: any number of kPhase, then kChecked, kRejected or kFailed.
-  kSample = 7,   ///< i64 id, u32 point, f64 seconds. Answer: kSampled, kRejected or kFailed.
+  kProblem = 1,     ///< blob canonical, u32 bucket index, target: the problem of the compiles that follow. No answer.
+  kCompile = 2,     ///< genome. Answer: kCompiled or kRejected.
+  kOpen = 3,        ///< blob canonical, u32 bucket index, u64 seed, u64 memory bytes, bool measure: when false the
+                    ///< facts may be zeros (a restart, they are known). Answer: kFacts or kFailed.
+  kLoad = 4,        ///< i64 id, blob plan. Answer: kLoaded or kRejected.
+  kDrop = 5,        ///< i64 id. No answer.
+  kCheck = 6,       ///< i64 id, u8 level. Answer: any number of kPhase, then kChecked, kRejected or kFailed.
+  kSample = 7,      ///< i64 id, u32 point, f64 seconds. Answer: kSampled, kRejected or kFailed.
+  kConditions = 8,  ///< Nothing. Answer: kState.
   // From a child.
   kReady = 64,     ///< Nothing: the child has started.
   kFailed = 65,    ///< i32 status code, text message: not the candidate's fault.
@@ -38,6 +40,7 @@ enum class FrameKind : uint8_t {
   kPhase = 70,     ///< u8: 1 the candidate runs from now on, 0 it has ended. The watchdog starts anew.
   kChecked = 71,   ///< f64 worst error share, u32 count, that many texts: the checks passed.
   kSampled = 72,   ///< f64 ns per call.
+  kState = 73,     ///< f64 clock in MHz, f64 watts, f64 degrees Celsius, text throttle: Device::conditions().
 };
 
 /// A frame of KIND with fields to be appended.
@@ -65,7 +68,8 @@ struct Frame {
 /// The Rejection of a kRejected frame. Errors: kCorrupt.
 [[nodiscard]] Result<search::Rejection> rejectionOf(const Frame& frame);
 
-/// What to say of a dead child: how it ended and its last line of standard error.
+/// What to say of a dead child: how it ended and its last line of standard error; for kExitDeviceFault that it lost its
+/// device, and how.
 [[nodiscard]] std::string deathText(const ExitInfo& exit, const std::string& standardError);
 
 }  // namespace ktune::runtime

@@ -1,20 +1,11 @@
 #include "runtime/worker/TimingBuffers.h"
 
-#include <sys/mman.h>
-
 #include <algorithm>
-#include <cerrno>
 #include <cstring>
-#include <limits>
 #include <string>
 #include <utility>
 
-#include "base/Deadline.h"
 #include "runtime/guard/Inputs.h"
-
-#if defined(__x86_64__)
-#include <immintrin.h>
-#endif
 
 namespace ktune::runtime {
 
@@ -26,6 +17,8 @@ constexpr size_t kPageBytes = 4096;
 // Tensors of one set are at least this aligned, as an engine's allocator would.
 constexpr size_t kTensorAlignment = 256;
 constexpr size_t kMostSets = size_t{1} << 14;
+// Where a round over all sets is the least that can be timed.
+constexpr size_t kMostSetsOfRounds = size_t{1} << 11;
 constexpr size_t kPieceBytes = size_t{1} << 20;
 
 size_t roundUp(size_t n, size_t to) {
@@ -55,83 +48,57 @@ void generate(op::DType type, uint64_t seed, size_t piece, char* out) {
   }
 }
 
-// Copies past the caches where the machine can: a plain copy reads its target, too.
-void streamCopy(char* to, const char* from, size_t bytes) {
-#if defined(__x86_64__)
-  for (size_t i = 0; i + 64 <= bytes; i += 64) {
-    const auto* source = reinterpret_cast<const __m128i*>(from + i);
-    auto* target = reinterpret_cast<__m128i*>(to + i);
-    const __m128i a = _mm_load_si128(source), b = _mm_load_si128(source + 1);
-    const __m128i c = _mm_load_si128(source + 2), d = _mm_load_si128(source + 3);
-    _mm_stream_si128(target, a);
-    _mm_stream_si128(target + 1, b);
-    _mm_stream_si128(target + 2, c);
-    _mm_stream_si128(target + 3, d);
-  }
-  _mm_sfence();
-#else
-  std::memcpy(to, from, bytes);
-#endif
-}
-
 }  // namespace
 
-Arena::Arena(Arena&& o) noexcept
-    : data_(std::exchange(o.data_, nullptr)),
-      reserved_(std::exchange(o.reserved_, 0)),
-      filled_(std::exchange(o.filled_, 0)) {}
-
-Arena& Arena::operator=(Arena&& o) noexcept {
-  std::swap(data_, o.data_);
-  std::swap(reserved_, o.reserved_);
-  std::swap(filled_, o.filled_);
-  return *this;
-}
-
-Arena::~Arena() {
-  if (data_ != nullptr) ::munmap(data_, reserved_);
-}
-
-Result<Arena> Arena::reserve(size_t bytes) {
+Result<Arena> Arena::reserve(Device& device, size_t bytes) {
   Arena arena;
-  arena.reserved_ = roundUp(std::max<size_t>(bytes, 1), kPieceBytes);
-  void* map =
-      ::mmap(nullptr, arena.reserved_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (map == MAP_FAILED)
-    return errnoStatus(errno, "no memory for timing buffers of " + std::to_string(bytes) + " bytes");
-  arena.data_ = static_cast<char*>(map);
-  // Best effort: gigabytes of first touches cost seconds in small pages, and address translation is not what is timed.
-  (void)::madvise(map, arena.reserved_, MADV_HUGEPAGE);
+  arena.device_ = &device;
+  KTUNE_ASSIGN(arena.memory_, device.allocate(roundUp(std::max<size_t>(bytes, 1), kPieceBytes)));
   return arena;
 }
 
-void Arena::fill(size_t bytes, op::DType type, uint64_t seed, const op::ParallelFor& parallelFor) {
+Status Arena::fill(size_t bytes, op::DType type, uint64_t seed) {
   bytes = roundUp(bytes, kPieceBytes);
-  if (bytes <= filled_) return;
+  if (bytes <= filled_) return Status::ok();
   // Narrow types are converted one by one, so their block is smaller.
   const size_t generated = type == op::DType::kF32 ? 16 : 4;
   const size_t firstPiece = filled_ / kPieceBytes;
   const size_t pieces = bytes / kPieceBytes;
   const auto run = [&](size_t from, size_t to, const auto& body) {
     if (from >= to) return;
-    parallelFor(static_cast<int64_t>(to - from), [&](int64_t begin, int64_t end) {
+    device_->parallelFor(static_cast<int64_t>(to - from), [&](int64_t begin, int64_t end) {
       for (auto p = from + static_cast<size_t>(begin); p < from + static_cast<size_t>(end); ++p) body(p);
     });
   };
-  run(firstPiece, std::min(pieces, generated), [&](size_t p) { generate(type, seed, p, data_ + p * kPieceBytes); });
-  run(std::max(firstPiece, generated), pieces, [&](size_t p) {
-    std::memcpy(data_ + p * kPieceBytes, data_ + (p * 7 + p / generated) % generated * kPieceBytes, kPieceBytes);
-  });
+  const auto sourceOf = [&](size_t p) { return data() + (p * 7 + p / generated) % generated * kPieceBytes; };
+  const size_t lastGenerated = std::min(pieces, generated);
+  const size_t firstCopied = std::max(firstPiece, generated);
+  if (device_->sharesHostMemory()) {
+    run(firstPiece, lastGenerated, [&](size_t p) { generate(type, seed, p, data() + p * kPieceBytes); });
+    run(firstCopied, pieces, [&](size_t p) { std::memcpy(data() + p * kPieceBytes, sourceOf(p), kPieceBytes); });
+  } else {
+    if (firstPiece < lastGenerated) {
+      std::vector<char> block((lastGenerated - firstPiece) * kPieceBytes);
+      run(firstPiece, lastGenerated,
+          [&](size_t p) { generate(type, seed, p, block.data() + (p - firstPiece) * kPieceBytes); });
+      KTUNE_TRY(device_->copyToDevice(data() + firstPiece * kPieceBytes, block.data(), block.size()));
+    }
+    for (size_t p = firstCopied; p < pieces; ++p)
+      KTUNE_TRY(device_->copyOnDevice(data() + p * kPieceBytes, sourceOf(p), kPieceBytes));
+  }
   filled_ = bytes;
+  return Status::ok();
 }
 
-void Arena::touch(size_t bytes, const op::ParallelFor& parallelFor) {
+void Arena::touch(size_t bytes) {
   bytes = roundUp(bytes, kPieceBytes);
   if (bytes <= filled_) return;
-  parallelFor(static_cast<int64_t>((bytes - filled_) / kPieceBytes), [&](int64_t begin, int64_t end) {
-    std::memset(data_ + filled_ + static_cast<size_t>(begin) * kPieceBytes, 0,
-                static_cast<size_t>(end - begin) * kPieceBytes);
-  });
+  if (device_->sharesHostMemory()) {
+    device_->parallelFor(static_cast<int64_t>((bytes - filled_) / kPieceBytes), [&](int64_t begin, int64_t end) {
+      std::memset(data() + filled_ + static_cast<size_t>(begin) * kPieceBytes, 0,
+                  static_cast<size_t>(end - begin) * kPieceBytes);
+    });
+  }
   filled_ = bytes;
 }
 
@@ -148,10 +115,14 @@ struct TimingBuffers::Layout {
   size_t sets = 2;
 };
 
-TimingBuffers::TimingBuffers(uint64_t lastLevelBytes, uint64_t memoryBytes, uint64_t seed, op::ParallelFor parallelFor)
-    : memoryBytes_(memoryBytes), coldBytes_(0), seed_(seed), parallelFor_(std::move(parallelFor)) {
+TimingBuffers::TimingBuffers(Device& device, uint64_t lastLevelBytes, uint64_t memoryBytes, uint64_t seed)
+    : device_(device), memoryBytes_(memoryBytes), coldBytes_(0), seed_(seed) {
   const uint64_t cache = lastLevelBytes == 0 ? kUnknownCacheBytes : lastLevelBytes;
   coldBytes_ = std::min({2 * cache, memoryBytes / 2, kMostColdBytes});
+}
+
+uint64_t TimingBuffers::lastLevelBytes(const schedule::Target& target) {
+  return target.kind == schedule::DeviceKind::kCuda ? target.l2Bytes : target.l3Bytes;
 }
 
 bool TimingBuffers::mayBorrow(const op::Input& input, const TensorView& view) const {
@@ -187,8 +158,9 @@ TimingBuffers::Layout TimingBuffers::layOut(const op::Graph& graph, const std::v
   // end is reached. Two sets that overlap for the most part then keep addresses from repeating at little more than the
   // memory of one.
   const bool overlap = setBytes >= coldBytes_;
+  const size_t most = device_.sharesHostMemory() ? kMostSets : kMostSetsOfRounds;
   layout.sets =
-      overlap ? 2 : std::clamp<size_t>((coldBytes_ + setBytes - 1) / std::max<size_t>(setBytes, 1) + 1, 2, kMostSets);
+      overlap ? 2 : std::clamp<size_t>((coldBytes_ + setBytes - 1) / std::max<size_t>(setBytes, 1) + 1, 2, most);
   const auto spread = [&](Layout::Part& part) {
     part.stride = roundUp(overlap ? part.bytes / 16 + 1 : part.bytes, kPageBytes);
   };
@@ -205,18 +177,31 @@ uint64_t TimingBuffers::bytesFor(const op::Graph& graph, const std::vector<Tenso
   return bytes;
 }
 
-Result<Arena*> TimingBuffers::arenaFor(op::DType type) {
-  Arena& arena = inputs_[type];
-  if (arena.data() == nullptr) {
-    KTUNE_ASSIGN(arena, Arena::reserve(memoryBytes_));
+// Memory of a device's own is taken as a whole, address space of the host's as it is used.
+Status TimingBuffers::ensure(Arena& arena, size_t bytes, size_t expected) const {
+  if (!arena.isReserved()) {
+    const size_t wanted = device_.sharesHostMemory() ? memoryBytes_ : std::max(bytes, expected);
+    KTUNE_ASSIGN(arena, Arena::reserve(device_, wanted));
   }
-  return &arena;
+  if (bytes <= arena.bytes()) return Status::ok();
+  return internalError("timing buffers of " + std::to_string(bytes) + " bytes where " + std::to_string(arena.bytes()) +
+                       " were expected");
 }
 
-Status TimingBuffers::reserveOutputs() {
-  if (outputs_.data() != nullptr) return Status::ok();
-  KTUNE_ASSIGN(outputs_, Arena::reserve(memoryBytes_));
-  return Status::ok();
+Status TimingBuffers::expect(const op::Graph& graph, const std::vector<std::vector<TensorView>>& points,
+                             const std::vector<bool>& borrowed) {
+  for (const std::vector<TensorView>& views : points) {
+    const Layout layout = layOut(graph, views, borrowed);
+    for (const auto& [type, part] : layout.inputs)
+      expectedInputs_[type] = std::max(expectedInputs_[type], part.total(layout.sets));
+    expectedOutputs_ = std::max(expectedOutputs_, layout.outputs.total(layout.sets));
+  }
+  if (device_.sharesHostMemory()) return Status::ok();
+  uint64_t bytes = roundUp(expectedOutputs_, kPieceBytes);
+  for (const auto& [type, expected] : expectedInputs_) bytes += roundUp(expected, kPieceBytes);
+  if (bytes <= memoryBytes_) return Status::ok();
+  return resourceExhausted("timing this problem needs " + std::to_string(bytes) + " bytes of buffers; " +
+                           std::to_string(memoryBytes_) + " are allowed");
 }
 
 Result<BufferRing> TimingBuffers::ring(const op::Graph& graph, const std::vector<TensorView>& views,
@@ -229,11 +214,12 @@ Result<BufferRing> TimingBuffers::ring(const op::Graph& graph, const std::vector
                              std::to_string(memoryBytes_) + " are allowed");
   const Layout layout = layOut(graph, views, elsewhere);
   for (const auto& [type, part] : layout.inputs) {
-    KTUNE_ASSIGN(Arena * arena, arenaFor(type));
-    arena->fill(part.total(layout.sets), type, seed_, parallelFor_);
+    Arena& arena = inputs_[type];
+    KTUNE_TRY(ensure(arena, part.total(layout.sets), expectedInputs_[type]));
+    KTUNE_TRY(arena.fill(part.total(layout.sets), type, seed_));
   }
-  KTUNE_TRY(reserveOutputs());
-  outputs_.touch(layout.outputs.total(layout.sets), parallelFor_);
+  KTUNE_TRY(ensure(outputs_, layout.outputs.total(layout.sets), expectedOutputs_));
+  outputs_.touch(layout.outputs.total(layout.sets));
 
   BufferRing ring;
   ring.tensorCount_ = views.size();
@@ -257,31 +243,31 @@ Result<BufferRing> TimingBuffers::ring(const op::Graph& graph, const std::vector
 Result<double> TimingBuffers::copyBytesPerSecond(uint64_t bytes) {
   bytes = std::min<uint64_t>(bytes, memoryBytes_ / 4) / kPieceBytes * kPieceBytes;
   if (bytes == 0) return 0.0;
-  KTUNE_ASSIGN(Arena * source, arenaFor(op::DType::kF32));
-  KTUNE_TRY(reserveOutputs());
-  source->fill(bytes, op::DType::kF32, seed_, parallelFor_);
-  outputs_.touch(bytes, parallelFor_);
-  double best = std::numeric_limits<double>::infinity();
-  for (int i = 0; i < 4; ++i) {
-    const double start = monotonicSeconds();
-    parallelFor_(static_cast<int64_t>(bytes / kPieceBytes), [&](int64_t begin, int64_t end) {
-      const auto from = static_cast<size_t>(begin) * kPieceBytes;
-      streamCopy(outputs_.data() + from, source->data() + from, static_cast<size_t>(end - begin) * kPieceBytes);
-    });
-    best = std::min(best, monotonicSeconds() - start);
+  if (!device_.sharesHostMemory()) {
+    // For as long as it takes: the arenas have the size that the problem needs.
+    KTUNE_ASSIGN(Arena source, Arena::reserve(device_, bytes));
+    KTUNE_ASSIGN(const Arena target, Arena::reserve(device_, bytes));
+    KTUNE_TRY(source.fill(bytes, op::DType::kF32, seed_));
+    return device_.copyBytesPerSecond(target.data(), source.data(), bytes);
   }
-  return 2.0 * static_cast<double>(bytes) / best;
+  Arena& source = inputs_[op::DType::kF32];
+  KTUNE_TRY(ensure(source, bytes, bytes));
+  KTUNE_TRY(ensure(outputs_, bytes, bytes));
+  KTUNE_TRY(source.fill(bytes, op::DType::kF32, seed_));
+  outputs_.touch(bytes);
+  return device_.copyBytesPerSecond(outputs_.data(), source.data(), bytes);
 }
 
-void TimingBuffers::renew(op::DType type, void* data, size_t bytes) {
+Status TimingBuffers::renew(op::DType type, void* data, size_t bytes) {
   // The arena's first megabytes are no good as a source: they are tensors themselves.
-  std::vector<char>& block = renewal_[type];
-  if (block.empty()) {
-    block.resize(kPieceBytes);
-    generate(type, seed_ + 1, 0, block.data());
+  Arena& block = renewal_[type];
+  if (!block.isReserved()) {
+    KTUNE_ASSIGN(block, Arena::reserve(device_, kPieceBytes));
+    KTUNE_TRY(block.fill(kPieceBytes, type, seed_ + 1));
   }
   for (size_t at = 0; at < bytes; at += kPieceBytes)
-    std::memcpy(static_cast<char*>(data) + at, block.data(), std::min(kPieceBytes, bytes - at));
+    KTUNE_TRY(device_.copyOnDevice(static_cast<char*>(data) + at, block.data(), std::min(kPieceBytes, bytes - at)));
+  return Status::ok();
 }
 
 }  // namespace ktune::runtime

@@ -8,31 +8,32 @@
 #include <vector>
 
 #include "ir/op/Operator.h"
+#include "runtime/launch/Device.h"
 #include "runtime/launch/Elements.h"
 
 namespace ktune::runtime {
 
-/// A reserved stretch of address space, of which a growing part is filled and used.
+/// Memory of a device, of which a growing part is filled and used. Where the device has the host's memory, what is not
+/// filled yet is address space only.
 class Arena {
  public:
   Arena() = default;
-  Arena(Arena&& o) noexcept;
-  Arena& operator=(Arena&& o) noexcept;
-  ~Arena();
-  /// Errors: kResourceExhausted.
-  [[nodiscard]] static Result<Arena> reserve(size_t bytes);
-  [[nodiscard]] char* data() const { return data_; }
+  /// DEVICE must outlive the arena. Errors: as Device::allocate.
+  [[nodiscard]] static Result<Arena> reserve(Device& device, size_t bytes);
+  [[nodiscard]] bool isReserved() const { return memory_ != nullptr; }
+  [[nodiscard]] size_t bytes() const { return memory_ == nullptr ? 0 : memory_->bytes(); }
+  [[nodiscard]] char* data() const { return memory_->data(); }
   [[nodiscard]] size_t filled() const { return filled_; }
   /// Fills up to BYTES with values of TYPE that look random (so that they cost as much power and take as many cache
   /// lines as real ones): a generated block of a few megabytes, then copies of it. Does nothing for what is filled.
-  /// REQUIRES: BYTES is at most what was reserved.
-  void fill(size_t bytes, op::DType type, uint64_t seed, const op::ParallelFor& parallelFor);
-  /// Writes zeros, so that the pages exist.
-  void touch(size_t bytes, const op::ParallelFor& parallelFor);
+  /// REQUIRES: BYTES is at most what was reserved. Errors: as Device::copyToDevice.
+  [[nodiscard]] Status fill(size_t bytes, op::DType type, uint64_t seed);
+  /// Writes zeros on the host, so that the pages exist; memory of a device's own exists.
+  void touch(size_t bytes);
 
  private:
-  char* data_ = nullptr;
-  size_t reserved_ = 0;
+  Device* device_ = nullptr;
+  std::unique_ptr<DeviceMemory> memory_;
   size_t filled_ = 0;
 };
 
@@ -54,8 +55,10 @@ class BufferRing {
 /// least coldBytes() of other memory was touched. Filled once in a process's life, as far as needed.
 class TimingBuffers {
  public:
-  /// LASTLEVELBYTES: of the cache, 0 unknown. MEMORYBYTES: cap of everything here.
-  TimingBuffers(uint64_t lastLevelBytes, uint64_t memoryBytes, uint64_t seed, op::ParallelFor parallelFor);
+  /// LASTLEVELBYTES: of the cache, 0 unknown. MEMORYBYTES: cap of everything here. DEVICE must outlive the buffers.
+  TimingBuffers(Device& device, uint64_t lastLevelBytes, uint64_t memoryBytes, uint64_t seed);
+  /// The last cache before a device's memory.
+  [[nodiscard]] static uint64_t lastLevelBytes(const schedule::Target& target);
 
   /// How much memory lies between two uses of a set: twice the last-level cache, but at most 512 MiB (virtual machines
   /// report the host's whole cache, of which a guest has a part) and at most half of the cap.
@@ -66,29 +69,34 @@ class TimingBuffers {
   /// Bytes that ring() takes for these tensors, the borrowed inputs excepted (BORROWED: per input, empty for none).
   [[nodiscard]] uint64_t bytesFor(const op::Graph& graph, const std::vector<TensorView>& views,
                                   const std::vector<bool>& borrowed = {}) const;
+  /// Says beforehand for which tensors ring() will be called. A device with memory of its own is then asked for exactly
+  /// what the largest takes; without it, for what the first takes. Errors: kResourceExhausted when they exceed the cap.
+  [[nodiscard]] Status expect(const op::Graph& graph, const std::vector<std::vector<TensorView>>& points,
+                              const std::vector<bool>& borrowed = {});
   /// Sets for these tensors (inputs, then outputs; an output that aliases an input has its address). BORROWED: per
   /// input, an address that every set has, or null; empty for none.
-  /// Errors: kResourceExhausted.
+  /// Errors: kResourceExhausted; as Device::copyToDevice.
   [[nodiscard]] Result<BufferRing> ring(const op::Graph& graph, const std::vector<TensorView>& views,
                                         const std::vector<void*>& borrowed = {});
-  /// Bytes read and written per second by copies of BYTES on all threads, past the caches; the best of a few.
+  /// Device::copyBytesPerSecond between two blocks of BYTES, less where the cap asks for it.
   [[nodiscard]] Result<double> copyBytesPerSecond(uint64_t bytes);
   /// Gives the memory of an aliased input its values again: what runs have made of them must not drift into infinities
-  /// or denormals, which are slow.
-  void renew(op::DType type, void* data, size_t bytes);
+  /// or denormals, which are slow. Errors: as Device::copyOnDevice.
+  [[nodiscard]] Status renew(op::DType type, void* data, size_t bytes);
 
  private:
   struct Layout;
+  Device& device_;
   uint64_t memoryBytes_, coldBytes_, seed_;
-  op::ParallelFor parallelFor_;
   std::map<op::DType, Arena> inputs_;
   Arena outputs_;
-  std::map<op::DType, std::vector<char>> renewal_;
+  std::map<op::DType, size_t> expectedInputs_;
+  size_t expectedOutputs_ = 0;
+  std::map<op::DType, Arena> renewal_;
 
   [[nodiscard]] Layout layOut(const op::Graph& graph, const std::vector<TensorView>& views,
                               const std::vector<bool>& borrowed) const;
-  Result<Arena*> arenaFor(op::DType type);
-  Status reserveOutputs();
+  Status ensure(Arena& arena, size_t bytes, size_t expected) const;
 };
 
 }  // namespace ktune::runtime

@@ -27,6 +27,7 @@ int runMeasureWorker(FrameChannel channel, Device& device);
 struct WorkerOptions {
   std::string program;        ///< The ktune program; children are started as `PROGRAM worker compile|measure ...`.
   std::string device;         ///< Device name given to both kinds.
+  bool shareDevice = false;   ///< The measure worker takes its device although others use it (`--share-device`).
   std::string tempDirectory;  ///< Parent of the workers' private folders.
   int compileJobs = 0;        ///< 0 = min(cores, available memory / compileMemoryBytes), at least 1.
   uint64_t compileMemoryBytes = uint64_t{2} << 30;  ///< Per worker (address space limit).

@@ -70,6 +70,10 @@ inline Evidence sampleEvidence() {
   e.unixTime = 1750000000;
   e.regime = "cold, rotating buffers, 2 threads";
   e.proposer = "evolution";
+  e.clockMhz = 1980;
+  e.powerWatts = 612.5;
+  e.temperatureC = 54;
+  e.throttle = "power cap";
   return e;
 }
 

@@ -84,6 +84,47 @@ inline std::vector<Chain> chains() {
     int32_t g = b.input("g", DType::kF32, {Dim::fixed(64)}, true);
     b.output(b.node("rms_norm", {b.node("linear", {x, w}), g}, {{"eps", 1e-6}}));
   });
+  // Rows that lie apart in memory, as in a slice of a wider tensor.
+  auto apart = [&](std::string name, Result<op::Graph> graph, int64_t stride) {
+    if (!graph) return;
+    graph->inputs[0].strides = {stride, 1};
+    all.push_back({std::move(name), *graph});
+  };
+  apart("add of rows that lie apart", op::makeAdd(few, 96, DType::kF32), 160);
+  apart("rms_norm of rows that lie apart", op::makeRmsNorm(few, 1, 256, 1e-6, DType::kF32), 257);
+  apart("linear of rows that lie apart", op::makeLinear(few, 64, 96, DType::kF32), 128);
+  return all;
+}
+
+/// chains(), and what only GPUs have types for.
+inline std::vector<Chain> cudaChains() {
+  using op::Dim;
+  using op::DType;
+  std::vector<Chain> all = chains();
+  auto add = [&](std::string name, Result<op::Graph> graph) {
+    if (graph) all.push_back({std::move(name), *graph});
+  };
+  op::Symbol one{"M", 1, 1, {1}}, few{"M", 2, 16, {16}}, many{"M", 17, 70, {70}};
+  for (DType type : {DType::kBF16, DType::kF16}) {
+    const std::string suffix = " " + std::string(op::dtypeName(type));
+    add("rms_norm" + suffix, op::makeRmsNorm(few, 1, 1536, 1e-6, type));
+    add("rms_norm odd columns" + suffix, op::makeRmsNorm(few, 1, 403, 1e-6, type));
+    add("add" + suffix, op::makeAdd(many, 512, type));
+    add("linear one row" + suffix, op::makeLinear(one, 96, 512, type));
+    add("linear" + suffix, op::makeLinear(few, 128, 384, type));
+    add("linear many rows" + suffix, op::makeLinear(many, 136, 200, type));
+    add("linear odd" + suffix, op::makeLinear(many, 51, 77, type));
+  }
+  op::GraphBuilder b;
+  const int32_t m = b.symbol("M", 2, 40, {40});
+  const int32_t x = b.input("x", DType::kBF16, {Dim::symbolic(m), Dim::fixed(128)});
+  const int32_t w = b.input("w", DType::kBF16, {Dim::fixed(64), Dim::fixed(128)}, true);
+  const int32_t residual = b.input("residual", DType::kBF16, {Dim::symbolic(m), Dim::fixed(64)});
+  const int32_t gain = b.input("gain", DType::kBF16, {Dim::fixed(64)}, true);
+  const int32_t sum = b.node("add", {b.node("linear", {x, w}), residual});
+  b.output(sum, residual);
+  b.output(b.node("rms_norm", {sum, gain}, {{"eps", 1e-6}}));
+  add("linear + residual in place, then rms_norm bf16", b.finish());
   return all;
 }
 

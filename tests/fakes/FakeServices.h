@@ -37,6 +37,7 @@ struct FakeWorld {
   double openSeconds = 0;       ///< Really slept.
   bool sleepInSamples = false;  ///< Each sample really sleeps its length.
   int parallelism = 2;
+  Conditions conditions;
   MeasureFacts facts{.copyBytesPerSecond = 1e10, .emptyLaunchNs = 100, .regime = "fake"};
   uint64_t seed = 1;
 
@@ -175,6 +176,7 @@ class FakeMeasurer : public Measurer {
     }
     return samples;
   }
+  [[nodiscard]] Result<Conditions> conditions(Deadline) override { return world_.conditions; }
   [[nodiscard]] size_t loadedCount() const { return loaded_.size(); }
 
  private:

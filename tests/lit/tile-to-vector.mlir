@@ -10,8 +10,8 @@
 // CHECK: llvm.intr.masked.store
 // CHECK: scf.if
 // CHECK: llvm.intr.masked.store
-func.func @limits(%x: memref<?x10xf32> {ktune.columns = array<i64: 10, -1>},
-                  %y: memref<?x10xf32> {ktune.columns = array<i64: 10, -1>}, %m: index)
+func.func @limits(%x: memref<?x10xf32> {ktune.stride = array<i64: 10, -1>},
+                  %y: memref<?x10xf32> {ktune.stride = array<i64: 10, -1>}, %m: index)
     attributes {ktune.grid = array<i64: 1, 0, 2, 1, -1, 1>, ktune.schedule = #ktune.schedule<generator = map, vector = 16>} {
   %c0 = arith.constant 0 : index
   %c10 = arith.constant 10 : index
@@ -30,9 +30,9 @@ func.func @limits(%x: memref<?x10xf32> {ktune.columns = array<i64: 10, -1>},
 // CHECK: scf.yield
 // CHECK-COUNT-2: vector.reduction <add>
 // CHECK: llvm.store {{.*}} : f32, !llvm.ptr
-func.func @product(%x: memref<1x64xf32> {ktune.columns = array<i64: 64, -1>},
-                   %w: memref<2x64xf32> {ktune.columns = array<i64: 64, -1>},
-                   %y: memref<1x2xf32> {ktune.columns = array<i64: 2, -1>})
+func.func @product(%x: memref<1x64xf32> {ktune.stride = array<i64: 64, -1>},
+                   %w: memref<2x64xf32> {ktune.stride = array<i64: 64, -1>},
+                   %y: memref<1x2xf32> {ktune.stride = array<i64: 2, -1>})
     attributes {ktune.grid = array<i64: 1, -1, 1, 1, -1, 1>,
                 ktune.schedule = #ktune.schedule<generator = contraction, vector = 8, unroll = 1>} {
   %c0 = arith.constant 0 : index
@@ -53,8 +53,8 @@ func.func @product(%x: memref<1x64xf32> {ktune.columns = array<i64: 64, -1>},
 // CHECK-LABEL: func.func @stream
 // CHECK: llvm.store {{.*}} {alignment = 64 : i64, nontemporal}
 // CHECK: llvm.fence seq_cst
-func.func @stream(%x: memref<1x16xf32> {ktune.columns = array<i64: 16, -1>},
-                  %y: memref<1x16xf32> {ktune.columns = array<i64: 16, -1>})
+func.func @stream(%x: memref<1x16xf32> {ktune.stride = array<i64: 16, -1>},
+                  %y: memref<1x16xf32> {ktune.stride = array<i64: 16, -1>})
     attributes {ktune.grid = array<i64: 1, -1, 1, 1, -1, 1>, ktune.schedule = #ktune.schedule<generator = map, vector = 16>} {
   %c0 = arith.constant 0 : index
   %a = ktune.load_tile %x[%c0, %c0] : memref<1x16xf32> -> tensor<1x16xf32>

@@ -199,6 +199,70 @@ TEST(Reference, LinearAgreesWithALongDoubleSum) {
   }
 }
 
+// Sums as DotEngine asks for, slowly. FAILFROM: the first call that fails.
+class SlowEngine final : public DotEngine {
+ public:
+  int calls = 0, failFrom = 1 << 30;
+  Status dots(const double* x, int64_t rows, const double* w, int64_t columns, int64_t k, double* sums,
+              double* reaches) override {
+    if (++calls >= failFrom) {
+      sums[0] = reaches[0] = std::numeric_limits<double>::quiet_NaN();
+      return unavailable("no engine");
+    }
+    for (int64_t i = 0; i < rows; ++i) {
+      for (int64_t j = 0; j < columns; ++j) {
+        double lanes[8] = {}, most[8] = {};
+        const double* a = x + i * k;
+        const double* b = w + j * k;
+        for (int64_t t = 0; t < k; ++t) {
+          lanes[t % 8] += a[t] * b[t];
+          if (t % 128 != 127 && t + 1 != k) continue;
+          for (int l = 0; l < 8; ++l) most[l] = std::max(most[l], std::fabs(lanes[l]));
+        }
+        double sum = 0, reach = 0;
+        for (int l = 0; l < 8; ++l) sum += lanes[l], reach += most[l];
+        sums[i * columns + j] = sum;
+        reaches[i * columns + j] = reach;
+      }
+    }
+    return Status::ok();
+  }
+};
+
+TEST(Reference, AnEngineGivesWhatTheHostGives) {
+  // The second product has operands with errors of their own on both sides.
+  GraphBuilder b;
+  const int32_t x = b.input("x", DType::kF32, {Dim::fixed(96), Dim::fixed(1200)});
+  const int32_t w = b.input("w", DType::kF32, {Dim::fixed(1200), Dim::fixed(1200)}, true);
+  const int32_t v = b.input("v", DType::kF32, {Dim::fixed(1200), Dim::fixed(1200)}, true);
+  b.output(b.node("linear", {b.node("linear", {x, w}), b.node("mul", {w, v})}));
+  const Graph graph = unwrap(b.finish());
+  const std::vector<RefTensor> in = test::randomInputs(graph, {}, 5);
+  const Result<std::vector<RefTensor>> host = evaluateReference(graph, {}, in, serialFor());
+  SlowEngine engine;
+  const Result<std::vector<RefTensor>> byEngine = evaluateReference(graph, {}, in, threadedFor(), &engine);
+  ASSERT_TRUE(host && byEngine);
+  EXPECT_EQ(engine.calls, 1 + 3);
+  ASSERT_EQ((*byEngine)[0].shape, (*host)[0].shape);
+  for (size_t i = 0; i < (*host)[0].values.size(); ++i) {
+    ASSERT_NEAR((*byEngine)[0].values[i], (*host)[0].values[i], 1e-12 * (1 + std::fabs((*host)[0].values[i])));
+    ASSERT_NEAR((*byEngine)[0].bounds[i], (*host)[0].bounds[i], 1e-12 * (1 + (*host)[0].bounds[i]));
+  }
+  // One that fails is done without, whenever it fails.
+  SlowEngine failing;
+  failing.failFrom = 3;
+  const Result<std::vector<RefTensor>> without = evaluateReference(graph, {}, in, serialFor(), &failing);
+  ASSERT_TRUE(without);
+  EXPECT_EQ(failing.calls, 3);
+  EXPECT_TRUE(std::isfinite((*without)[0].values[0]));
+  EXPECT_NEAR((*without)[0].bounds[0], (*host)[0].bounds[0], 1e-12 * (1 + (*host)[0].bounds[0]));
+  // Small products stay on the host.
+  SlowEngine idle;
+  const Graph small = unwrap(makeLinear({"M", 1, 16, {16}}, 64, 64, DType::kF32));
+  ASSERT_TRUE(evaluateReference(small, {16}, test::randomInputs(small, {16}, 1), serialFor(), &idle));
+  EXPECT_EQ(idle.calls, 0);
+}
+
 TEST(Reference, RefusesWrongInputs) {
   const Graph graph = unwrap(makeAdd({"M", 2, 4, {4}}, 3, DType::kF32));
   const std::vector<RefTensor> good = test::randomInputs(graph, {2}, 1);

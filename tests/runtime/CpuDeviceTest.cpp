@@ -96,7 +96,6 @@ TEST(CpuDevice, RunsLaunchesInOrderWithEveryKindOfArgument) {
   std::unique_ptr<Device> device = makeCpuDevice(3);
   Result<std::unique_ptr<LoadedPlan>> loaded = device->load(plan);
   ASSERT_TRUE(loaded) << loaded.error().toString();
-  EXPECT_FALSE((*loaded)->virtualNs({5}).has_value());
   EXPECT_EQ((*loaded)->workspaceBytes({5}), 256u + 5 * 33 * 4);
   alignas(kWorkspaceAlignment) static char workspace[4096];
   for (int64_t m : {1, 5, 7}) {
@@ -106,7 +105,7 @@ TEST(CpuDevice, RunsLaunchesInOrderWithEveryKindOfArgument) {
       b[i] = 1000 - 3 * static_cast<float>(i);
     }
     void* tensors[] = {a.data(), b.data(), y.data()};
-    (*loaded)->run(tensors, std::vector<int64_t>{m}, workspace);
+    ASSERT_TRUE((*loaded)->run(tensors, std::vector<int64_t>{m}, workspace).isOk());
     for (size_t i = 0; i < a.size(); ++i) ASSERT_EQ(y[i], a[i] + b[i] + 0.5f) << i;
   }
 }
@@ -124,10 +123,63 @@ TEST(CpuDevice, ObjectsAreNeverConfused) {
       std::unique_ptr<LoadedPlan> loaded = *device->load(plans[static_cast<size_t>(i)]);
       float y = -1;
       void* tensors[] = {&y, &y, &y};
-      loaded->run(tensors, std::vector<int64_t>{1}, nullptr);
+      ASSERT_TRUE(loaded->run(tensors, std::vector<int64_t>{1}, nullptr).isOk());
       EXPECT_EQ(y, static_cast<float>(i));
     }
   }
+}
+
+TEST(CpuDevice, HasTheHostsMemoryAndItsClock) {
+  KTUNE_NEEDS_HOST_COMPILER();
+  std::unique_ptr<Device> device = makeCpuDevice(2);
+  EXPECT_TRUE(device->sharesHostMemory());
+  EXPECT_EQ(device->dotEngine(), nullptr);
+  EXPECT_FALSE(isHeldBack(device->conditions()));
+  EXPECT_TRUE(device->synchronize().isOk());
+  EXPECT_NE(device->timingMethod().find("threads"), std::string::npos);
+  constexpr size_t kBytes = (size_t{3} << 20) + 100;
+  Result<std::unique_ptr<DeviceMemory>> one = device->allocate(kBytes), two = device->allocate(kBytes);
+  ASSERT_TRUE(one && two);
+  EXPECT_EQ(reinterpret_cast<uintptr_t>((*one)->data()) % kWorkspaceAlignment, 0u);
+  EXPECT_GE((*one)->bytes(), kBytes);
+  const std::string text = "kept";
+  std::string back(4, ' ');
+  ASSERT_TRUE(device->copyToDevice((*one)->data() + kBytes - 4, text.data(), 4).isOk());
+  const Result<double> rate = device->copyBytesPerSecond((*two)->data(), (*one)->data(), kBytes);
+  ASSERT_TRUE(rate);
+  EXPECT_GT(*rate, 1e6);
+  ASSERT_TRUE(device->copyFromDevice(back.data(), (*two)->data() + kBytes - 4, 4).isOk());
+  EXPECT_EQ(back, text);
+  ASSERT_TRUE(device->copyOnDevice((*two)->data(), (*two)->data() + kBytes - 4, 4).isOk());
+  EXPECT_EQ(std::string((*two)->data(), 4), text);
+  const Result<double> empty = device->emptyLaunchNanoseconds();
+  ASSERT_TRUE(empty);
+  EXPECT_GT(*empty, 0);
+
+  // Every set has its turn, and the time is one call's.
+  std::unique_ptr<LoadedPlan> plan =
+      *device->load(testing::planOfC(addProblem(), "KERNEL { ((f32*)args[2])[0] += 1; (void)first; (void)last; }"));
+  std::vector<float> counts(3);
+  std::vector<std::vector<void*>> sets;
+  for (float& count : counts) sets.push_back({&count, &count, &count});
+  EXPECT_FALSE(device->prepareTimedCalls(*plan, {}, {1}, nullptr));
+  Result<std::unique_ptr<TimedCalls>> calls = device->prepareTimedCalls(*plan, sets, {1}, nullptr);
+  ASSERT_TRUE(calls);
+  for (int i = 0; i < 3; ++i) {
+    const Result<double> ns = (*calls)->nanosecondsPerCall(1e-4);
+    ASSERT_TRUE(ns);
+    EXPECT_GT(*ns, 0);
+    EXPECT_LT(*ns, 1e8);
+  }
+  EXPECT_GE(counts[2], 1);
+  EXPECT_LE(counts[0] - counts[2], 1);
+}
+
+TEST(DeviceConditions, HeatAndHardwareHoldBack) {
+  EXPECT_FALSE(isHeldBack({}));
+  EXPECT_FALSE(isHeldBack({1980, 700, 60, "power cap"}));
+  EXPECT_TRUE(isHeldBack({1200, 500, 90, "power cap, thermal"}));
+  EXPECT_TRUE(isHeldBack({600, 300, 50, "power brake"}));
 }
 
 TEST(CpuDevice, RefusesWhatIsNotAPlainKernel) {

@@ -6,6 +6,7 @@
 #include "ir/op/Builder.h"
 #include "ir/schedule/Vary.h"
 #include "runtime/Kernels.h"
+#include "runtime/RemoteDevice.h"
 #include "runtime/guard/Guard.h"
 #include "runtime/guard/GuardedBuffer.h"
 #include "runtime/guard/Inputs.h"
@@ -142,7 +143,7 @@ TEST(GuardedBuffer, PlacesAsAskedAndFindsDamage) {
         data[-1] ^= 1;
         data[bytes + GuardedBuffer::kBandBytes - 1] ^= 1;
         EXPECT_TRUE(buffer->damage().has_value());
-        buffer->poison(1);
+        buffer->poison(1, op::serialFor());
         EXPECT_TRUE(GuardedBuffer::isPoison(data, 0, bytes, 1));
         EXPECT_FALSE(GuardedBuffer::isPoison(data, 0, bytes, 0));
       }
@@ -309,10 +310,14 @@ TEST(FakeGuard, HonestIsRightAndEachFaultIsNamed) {
                {"unwritten=1", "unwritten-output"},
                {"overrun=1", "guard-band"},
                {"input=1", "input-overwritten"},
-               {"flaky=1", "nondeterministic"}};
-  for (const auto& row : table) {
+               {"flaky=1", "nondeterministic"},
+               {"refused=1", "load-failed"}};
+  // On the host's memory, and on a device with memory of its own.
+  for (int n = 0; n < 2 * static_cast<int>(std::size(table)); ++n) {
+    const auto& row = table[n / 2];
     const FakeFaults faults = *FakeFaults::parse(row.faults);
     std::unique_ptr<Device> device = makeFakeDevice(faults);
+    if (n % 2 == 1) device = std::make_unique<testing::RemoteDevice>(faults);
     Result<std::unique_ptr<Guard>> guard = Guard::create(problem, *device, {});
     ASSERT_TRUE(guard) << guard.error().toString();
     // Twice, the honest default in between: a bad candidate must not spoil what comes after it.
@@ -325,10 +330,205 @@ TEST(FakeGuard, HonestIsRightAndEachFaultIsNamed) {
           EXPECT_EQ(verdict.right, reason.empty());
           EXPECT_EQ(verdict.detail.empty(), reason.empty());
           EXPECT_LE(verdict.worstErrorShare, 1);
+          EXPECT_TRUE(verdict.device.isOk());
         }
       }
     }
   }
+}
+
+// A problem, its default plan, and another one that faults hit.
+struct Remote {
+  explicit Remote(const op::Graph& graph) : problem(problemOf(graph)) {
+    schedule::Random random(1);
+    other = schedule::mutate(usual, problem, target, 1, random);
+  }
+  std::unique_ptr<LoadedPlan> load(Device& device, const schedule::PlanGenome& genome) const {
+    return *device.load(*compileFake(problem, genome, target, {}));
+  }
+  const schedule::Target target = schedule::fakeTarget();
+  const schedule::Problem problem;
+  const schedule::PlanGenome usual = schedule::defaultGenome(problem, target);
+  schedule::PlanGenome other;
+};
+
+TEST(RemoteGuard, ADeadDeviceIsTheCandidatesInItsHandsOnly) {
+  const Remote remote(*op::makeRmsNorm({"M", 1, 6, {6}}, 1, 96, 1e-6, DType::kF32));
+  const FakeFaults faults = *FakeFaults::parse("device=1");
+  {
+    // Noticed when it is waited for, as on a GPU, or by the launch itself.
+    testing::RemoteDevice waiting(faults);
+    std::unique_ptr<Device> launching = makeFakeDevice(faults);
+    for (Device* device : {static_cast<Device*>(&waiting), launching.get()}) {
+      std::unique_ptr<Guard> guard = *Guard::create(remote.problem, *device, {});
+      EXPECT_TRUE(guard->prove(*remote.load(*device, remote.usual)).right);
+      const GuardVerdict verdict = guard->screen(*remote.load(*device, remote.other));
+      EXPECT_FALSE(verdict.right);
+      EXPECT_EQ(verdict.reason, "run-crash");
+      EXPECT_NE(verdict.detail.find("illegal access"), std::string::npos) << verdict.detail;
+      EXPECT_EQ(verdict.device.code(), StatusCode::kUnavailable);
+    }
+  }
+  testing::RemoteDevice device({});
+  std::unique_ptr<Guard> guard = *Guard::create(remote.problem, device, {});
+  std::unique_ptr<LoadedPlan> plan = remote.load(device, remote.usual);
+  device.fail("unplugged");
+  const GuardVerdict verdict = guard->screen(*plan);
+  EXPECT_FALSE(verdict.right);
+  EXPECT_EQ(verdict.reason, "");
+  EXPECT_EQ(verdict.device.code(), StatusCode::kUnavailable);
+}
+
+TEST(RemoteGuard, TakesNoMoreThanThereIs) {
+  const Remote remote(*op::makeAdd({"M", 1, 64, {64}}, 4096, DType::kF32));
+  testing::RemoteDevice small({}, 1 << 20);
+  Result<std::unique_ptr<Guard>> guard = Guard::create(remote.problem, small, {});
+  ASSERT_FALSE(guard);
+  EXPECT_EQ(guard.error().code(), StatusCode::kResourceExhausted);
+  EXPECT_EQ(small.allocated, 0u);
+  testing::RemoteDevice device({});
+  GuardOptions options;
+  options.deviceMemoryBytes = 1 << 20;
+  guard = Guard::create(remote.problem, device, options);
+  ASSERT_FALSE(guard);
+  EXPECT_EQ(guard.error().code(), StatusCode::kResourceExhausted);
+  EXPECT_NE(guard.error().message().find("device's memory"), std::string::npos);
+  options.deviceMemoryBytes = 8 << 20;
+  ASSERT_TRUE(Guard::create(remote.problem, device, options));
+}
+
+TEST(RemoteGuard, WatchesTheWorkspace) {
+  const Remote remote(*op::makeRmsNorm({"M", 1, 6, {6}}, 1, 96, 1e-6, DType::kF32));
+  testing::RemoteDevice device({}, 8 << 20);
+  device.slots = {{0, 100, cache::WorkspaceKind::kScratch}, {256, 64, cache::WorkspaceKind::kZeroed}};
+  std::unique_ptr<Guard> guard = *Guard::create(remote.problem, device, {});
+  std::unique_ptr<LoadedPlan> plan = remote.load(device, remote.usual);
+  bool zeroed = true;
+  const auto honest = [&](char* workspace) {
+    for (int i = 0; i < 64; ++i) zeroed = zeroed && workspace[256 + i] == 0;
+    std::memset(workspace, 1, 100);
+  };
+  const struct {
+    const char* name;
+    std::function<void(char*)> use;
+    const char* reason;
+  } table[] = {{"honest", honest, ""},
+               {"between the slots", [](char* w) { w[101] = 1; }, "guard-band"},
+               {"past the end", [](char* w) { w[256 + 64] = 1; }, "guard-band"},
+               {"before the start", [](char* w) { w[-1] = 1; }, "guard-band"},
+               {"not left zero", [](char* w) { w[300] = 1; }, "wrong-result"},
+               {"honest again", honest, ""}};
+  for (const auto& row : table) {
+    device.useWorkspace = row.use;
+    const GuardVerdict verdict = guard->screen(*plan);
+    EXPECT_EQ(verdict.reason, row.reason) << row.name << ": " << verdict.detail;
+  }
+  EXPECT_TRUE(zeroed);
+  // One that doesn't fit is its plan's; what was right before is right afterwards.
+  device.slots[1].bytes = 64 << 20;
+  EXPECT_EQ(guard->screen(*plan).reason, "load-failed");
+  device.slots[1].bytes = 64;
+  EXPECT_TRUE(guard->screen(*plan).right);
+}
+
+TEST(RemoteGuard, UploadsInputsOnce) {
+  const Remote remote(*op::makeAdd({"M", 1, 64, {64}}, 4096, DType::kF32));
+  constexpr uint64_t kTensor = 64 * 4096 * 4;
+  constexpr uint64_t kSlack = 12 * GuardedBuffer::kBandBytes * 2;
+  testing::RemoteDevice device({});
+  std::unique_ptr<Guard> guard = *Guard::create(remote.problem, device, {});
+  std::unique_ptr<LoadedPlan> plan = remote.load(device, remote.usual);
+  EXPECT_EQ(device.transferred, 0u);
+  uint64_t before = 0;
+  for (int round = 0; round < 3; ++round) {
+    before = device.transferred;
+    ASSERT_TRUE(guard->screen(*plan).right);
+    const uint64_t moved = device.transferred - before;
+    // Outputs there and back for each of two runs, inputs back for the last look, and there in the first round.
+    const uint64_t tensors = 2 * 2 + 2 + (round == 0 ? 2 : 0);
+    EXPECT_GE(moved, tensors * kTensor);
+    EXPECT_LE(moved, tensors * kTensor + kSlack * 2);
+  }
+}
+
+TEST(RemoteGuard, AliasedAndStridedOutputs) {
+  op::GraphBuilder b;
+  const int32_t m = b.symbol("M", 1, 16, {16});
+  const int32_t x = b.input("a", DType::kF32, {Dim::symbolic(m), Dim::fixed(33)});
+  const int32_t y = b.input("b", DType::kF32, {Dim::symbolic(m), Dim::fixed(33)});
+  b.output(b.node("add", {x, y}), x);
+  b.graph().inputs[1].strides = {40, 1};
+  b.graph().inputs[1].alignmentBytes = 32;
+  const Remote remote(*b.finish());
+  for (const auto& [faults, reason] :
+       {std::pair("", ""), std::pair("wrong=1", "wrong-result"), std::pair("overrun=1", "guard-band")}) {
+    testing::RemoteDevice device(*FakeFaults::parse(faults));
+    std::unique_ptr<Guard> guard = *Guard::create(remote.problem, device, {});
+    EXPECT_EQ(guard->prove(*remote.load(device, remote.other)).reason, reason) << faults;
+    const GuardVerdict usual = guard->prove(*remote.load(device, remote.usual));
+    EXPECT_TRUE(usual.right) << usual.detail;
+  }
+}
+
+TEST(RemoteGuard, KeptWeightsLieOnTheDevice) {
+  op::GraphBuilder b;
+  const int32_t x = b.input("x", DType::kF32, {Dim::fixed(1), Dim::fixed(4096)});
+  const int32_t w = b.input("w", DType::kF32, {Dim::fixed(4100), Dim::fixed(4096)}, true);
+  b.output(b.node("linear", {x, w}));
+  const Remote remote(*b.finish());
+  testing::RemoteDevice device({});
+  std::unique_ptr<Guard> guard = *Guard::create(remote.problem, device, {});
+  const Result<void*> none = guard->keptWeights(0), kept = guard->keptWeights(1);
+  ASSERT_TRUE(none && kept);
+  EXPECT_EQ(*none, nullptr);
+  ASSERT_NE(*kept, nullptr);
+  std::vector<float> first(1024);
+  ASSERT_TRUE(device.copyFromDevice(first.data(), *kept, first.size() * 4).isOk());
+  EXPECT_FALSE(std::isnan(first[0]));
+  EXPECT_NE(first[0], first[1]);
+  const uint64_t before = device.transferred;
+  EXPECT_EQ(*guard->keptWeights(1), *kept);
+  EXPECT_EQ(device.transferred, before);
+}
+
+// An engine that counts its calls, and gives what the host gives.
+class CountingEngine final : public op::DotEngine {
+ public:
+  int calls = 0;
+  Status dots(const double* x, int64_t rows, const double* w, int64_t columns, int64_t k, double* sums,
+              double* reaches) override {
+    ++calls;
+    for (int64_t i = 0; i < rows; ++i) {
+      for (int64_t j = 0; j < columns; ++j) {
+        double lanes[8] = {}, most[8] = {};
+        for (int64_t t = 0; t < k; ++t) {
+          lanes[t % 8] += x[i * k + t] * w[j * k + t];
+          if (t % 128 == 127 || t + 1 == k)
+            for (int l = 0; l < 8; ++l) most[l] = std::max(most[l], std::fabs(lanes[l]));
+        }
+        sums[i * columns + j] = reaches[i * columns + j] = 0;
+        for (int l = 0; l < 8; ++l) {
+          sums[i * columns + j] += lanes[l];
+          reaches[i * columns + j] += most[l];
+        }
+      }
+    }
+    return Status::ok();
+  }
+};
+
+TEST(RemoteGuard, ReferencesUseTheDevicesEngine) {
+  op::GraphBuilder b;
+  const int32_t x = b.input("x", DType::kF32, {Dim::fixed(96), Dim::fixed(1200)});
+  const int32_t w = b.input("w", DType::kF32, {Dim::fixed(1200), Dim::fixed(1200)}, true);
+  b.output(b.node("linear", {x, w}));
+  const schedule::Problem problem = problemOf(*b.finish());
+  CountingEngine engine;
+  testing::RemoteDevice device({});
+  device.engine = &engine;
+  Result<std::unique_ptr<Guard>> guard = Guard::create(problem, device, {});
+  ASSERT_TRUE(guard) << guard.error().toString();
+  EXPECT_EQ(engine.calls, 1);  // Of the first distribution, by which trivial outputs are refused.
 }
 
 TEST(Guard, RefusesWhatItCannotCheck) {

@@ -1,11 +1,14 @@
 // The worker program of the tests: `worker compile|measure --device NAME`, as the ktune program has it, with the fake
-// compiler and the fake device in every build.
+// compiler and the fake device in every build. Devices beyond the program's: `remote`, with memory of its own, and
+// `hot:N`, the same and too hot until it has taken N samples.
 #include <unistd.h>
 
+#include <cstdlib>
 #include <cstring>
 #include <iostream>
 
 #include "base/Settings.h"
+#include "runtime/RemoteDevice.h"
 #include "runtime/launch/devices/fake/FakeDevice.h"
 #include "runtime/worker/FakeBackend.h"
 #include "runtime/worker/Workers.h"
@@ -39,6 +42,10 @@ int main(int argc, char** argv) {
   std::unique_ptr<Device> opened;
   if (device == "fake") {
     opened = makeFakeDevice(*faults);
+  } else if (device == "remote" || device.starts_with("hot:")) {
+    auto remote = std::make_unique<testing::RemoteDevice>(*faults);
+    if (device != "remote") remote->hotTimings = std::atoi(device.c_str() + 4);
+    opened = std::move(remote);
   } else {
     Result<std::unique_ptr<Device>> other = openDevice(device);
     if (!other) return 2;

@@ -18,6 +18,7 @@
 #include "ir/op/Reference.h"
 #include "ir/schedule/Vary.h"
 #include "runtime/Kernels.h"
+#include "runtime/RemoteDevice.h"
 #include "runtime/launch/devices/fake/FakeDevice.h"
 #include "runtime/worker/Protocol.h"
 #include "runtime/worker/TimingBuffers.h"
@@ -225,11 +226,13 @@ TEST_F(Workers, FoldersOfDeadTunersAreSwept) {
 // ------------------------------------------------------------------------------------------------------- measuring
 
 TEST_F(Workers, MeasuresHonestPlans) {
-  Result<std::unique_ptr<search::Measurer>> client = makeMeasureClient(options_, target_);
-  ASSERT_TRUE(client);
-  search::Measurer& measurer = **client;
-  EXPECT_FALSE(measurer.load(1, planOf(default_), {}));  // Nothing is open.
-  for (uint64_t seed : {1, 2}) {
+  for (int round = 0; round < 3; ++round) {
+    const uint64_t seed = round == 1 ? 2 : 1;
+    options_.device = round == 2 ? "remote" : "fake";
+    Result<std::unique_ptr<search::Measurer>> client = makeMeasureClient(options_, target_);
+    ASSERT_TRUE(client);
+    search::Measurer& measurer = **client;
+    EXPECT_FALSE(measurer.load(1, planOf(default_), {}));  // Nothing is open.
     search::MeasureOptions options;
     options.seed = seed;
     Result<search::MeasureFacts> facts = measurer.open(problem_, options, {});
@@ -269,13 +272,24 @@ TEST_F(Workers, EachRunFaultRejectsTheGuiltyAndOnlyIt) {
     const char* faults;
     const char* reason;
     const char* says;
-  } table[] = {{"run-crash=1", "run-crash", "signal 11"},   {"run-hang=1", "run-timeout", "killed after"},
-               {"wrong=1", "wrong-result", "error bound"},  {"unwritten=1", "unwritten-output", "not written"},
-               {"overrun=1", "guard-band", "past the end"}, {"input=1", "input-overwritten", "changed"},
-               {"flaky=1", "nondeterministic", "differs"},  {"flood=1", "", ""}};
+    const char* device = "fake";
+  } table[] = {{"run-crash=1", "run-crash", "signal 11"},
+               {"run-hang=1", "run-timeout", "killed after"},
+               {"wrong=1", "wrong-result", "error bound"},
+               {"unwritten=1", "unwritten-output", "not written"},
+               {"overrun=1", "guard-band", "past the end"},
+               {"input=1", "input-overwritten", "changed"},
+               {"flaky=1", "nondeterministic", "differs"},
+               {"flood=1", "", ""},
+               {"refused=1", "load-failed", "refused"},
+               {"device=1", "run-crash", "lost its device: the fake device failed: an illegal access"},
+               {"overrun=1", "guard-band", "past the end", "remote"},
+               {"refused=1", "load-failed", "refused", "remote"},
+               {"device=1", "run-crash", "lost its device: the fake device failed: an illegal access", "remote"}};
   for (const auto& row : table) {
-    SCOPED_TRACE(row.faults);
+    SCOPED_TRACE(std::string(row.faults) + " on " + row.device);
     inject(row.faults);
+    options_.device = row.device;
     options_.measureTimeoutSeconds = std::string(row.reason) == "run-timeout" ? kQuick : kSlow;
     Result<std::unique_ptr<search::Measurer>> client = makeMeasureClient(options_, target_);
     ASSERT_TRUE(client);
@@ -307,21 +321,66 @@ TEST_F(Workers, EachRunFaultRejectsTheGuiltyAndOnlyIt) {
 }
 
 TEST_F(Workers, ACrashWhileTimingIsFoundToo) {
-  inject("run-crash=1");
+  const struct {
+    const char* device;
+    const char* faults;
+    const char* reason;
+  } table[] = {
+      {"fake", "run-crash=1", "run-crash"}, {"fake", "refused=1", "load-failed"}, {"remote", "device=1", "run-crash"}};
+  for (const auto& row : table) {
+    SCOPED_TRACE(row.faults);
+    inject(row.faults);
+    options_.device = row.device;
+    Result<std::unique_ptr<search::Measurer>> client = makeMeasureClient(options_, target_);
+    ASSERT_TRUE(client);
+    ASSERT_TRUE((*client)->open(problem_, {}, {}));
+    for (int64_t id : {1, 2, 3, 4})
+      ASSERT_FALSE(*(*client)->load(id, planOf(id == 1 ? default_ : others_[static_cast<size_t>(id) - 2]), {}));
+    const std::vector<int64_t> ids{2, 1, 3, 4, 1};
+    Result<std::vector<search::Sample>> samples = (*client)->sample(ids, 0, 1e-3, {});
+    ASSERT_TRUE(samples) << samples.error().toString();
+    for (size_t i = 0; i < ids.size(); ++i) {
+      ASSERT_EQ((*samples)[i].rejection.has_value(), ids[i] != 1) << i;
+      if (ids[i] != 1) {
+        EXPECT_EQ((*samples)[i].rejection->reason, row.reason);
+      }
+    }
+  }
+}
+
+TEST_F(Workers, SamplesOfAHotDeviceAreTakenAgain) {
+  // The remote device's watts are the samples that it has taken.
+  const struct {
+    const char* device;
+    double samples;
+  } table[] = {{"remote", 1}, {"hot:2", 2}, {"hot:1000", 4}};
+  for (const auto& row : table) {
+    SCOPED_TRACE(row.device);
+    options_.device = row.device;
+    Result<std::unique_ptr<search::Measurer>> client = makeMeasureClient(options_, target_);
+    ASSERT_TRUE(client);
+    ASSERT_TRUE((*client)->open(problem_, {}, {}));
+    ASSERT_FALSE(*(*client)->load(1, planOf(default_), {}));
+    Result<search::Conditions> conditions = (*client)->conditions({});
+    ASSERT_TRUE(conditions) << conditions.error().toString();
+    EXPECT_EQ(conditions->powerWatts, 0);
+    const std::vector<int64_t> ids{1};
+    ASSERT_TRUE((*client)->sample(ids, 0, 1e-3, {}));
+    conditions = (*client)->conditions({});
+    ASSERT_TRUE(conditions) << conditions.error().toString();
+    EXPECT_EQ(conditions->powerWatts, row.samples);
+    EXPECT_EQ(conditions->clockMhz, 1500);
+    EXPECT_EQ(conditions->temperatureC, 50);
+    EXPECT_EQ(conditions->throttle, row.samples < 4 ? "power cap" : "power cap, thermal");
+  }
+  options_.device = "fake";
   Result<std::unique_ptr<search::Measurer>> client = makeMeasureClient(options_, target_);
   ASSERT_TRUE(client);
   ASSERT_TRUE((*client)->open(problem_, {}, {}));
-  for (int64_t id : {1, 2, 3, 4})
-    ASSERT_FALSE(*(*client)->load(id, planOf(id == 1 ? default_ : others_[static_cast<size_t>(id) - 2]), {}));
-  const std::vector<int64_t> ids{2, 1, 3, 4, 1};
-  Result<std::vector<search::Sample>> samples = (*client)->sample(ids, 0, 1e-3, {});
-  ASSERT_TRUE(samples) << samples.error().toString();
-  for (size_t i = 0; i < ids.size(); ++i) {
-    ASSERT_EQ((*samples)[i].rejection.has_value(), ids[i] != 1) << i;
-    if (ids[i] != 1) {
-      EXPECT_EQ((*samples)[i].rejection->reason, "run-crash");
-    }
-  }
+  const Result<search::Conditions> nothing = (*client)->conditions({});
+  ASSERT_TRUE(nothing);
+  EXPECT_EQ(nothing->clockMhz, 0);
+  EXPECT_EQ(nothing->throttle, "");
 }
 
 TEST_F(Workers, TheCallersDeadlineBlamesNobody) {
@@ -429,7 +488,8 @@ TEST(TimingBuffers, SetsAreColdDistinctAndWithinTheCap) {
   const op::Graph graph = *b.finish();
   const std::vector<op::ValueType> types = *op::inferTypes(graph);
   constexpr uint64_t kCap = uint64_t{32} << 20;
-  TimingBuffers buffers(uint64_t{4} << 20, kCap, 1, op::serialFor());
+  std::unique_ptr<Device> device = makeFakeDevice({});
+  TimingBuffers buffers(*device, uint64_t{4} << 20, kCap, 1);
   EXPECT_EQ(buffers.coldBytes(), uint64_t{8} << 20);
   for (int64_t rows : {1, 100, 4096}) {
     SCOPED_TRACE(rows);
@@ -456,7 +516,7 @@ TEST(TimingBuffers, SetsAreColdDistinctAndWithinTheCap) {
     }
     void* input = ring->set(1)[1];
     *static_cast<float*>(input) = 1e30f;
-    buffers.renew(op::DType::kF32, input, 1024);
+    ASSERT_TRUE(buffers.renew(op::DType::kF32, input, 1024).isOk());
     EXPECT_LT(std::fabs(*static_cast<float*>(input)), 10);
   }
   Result<BufferRing> large = buffers.ring(graph, tensorViews(graph, types, {40000}));
@@ -467,6 +527,59 @@ TEST(TimingBuffers, SetsAreColdDistinctAndWithinTheCap) {
   EXPECT_GT(*rate, 1e6);
 }
 
+TEST(TimingBuffers, ADevicesOwnMemoryIsTakenExactly) {
+  op::GraphBuilder b;
+  const int32_t m = b.symbol("M", 1, 4096, {4096});
+  const int32_t x = b.input("x", op::DType::kBF16, {op::Dim::symbolic(m), op::Dim::fixed(1024)});
+  const int32_t y = b.input("y", op::DType::kBF16, {op::Dim::symbolic(m), op::Dim::fixed(1024)});
+  b.output(b.node("add", {x, y}), y);
+  const op::Graph graph = *b.finish();
+  const std::vector<op::ValueType> types = *op::inferTypes(graph);
+  std::vector<std::vector<TensorView>> points;
+  for (int64_t rows : {1, 300, 4096}) points.push_back(tensorViews(graph, types, {rows}));
+  constexpr uint64_t kCap = uint64_t{64} << 20;
+  testing::RemoteDevice device({});
+  TimingBuffers buffers(device, uint64_t{6} << 20, kCap, 1);
+  ASSERT_TRUE(buffers.expect(graph, points).isOk());
+  EXPECT_EQ(device.allocated, 0u);
+  uint64_t allocated = 0;
+  for (const std::vector<TensorView>& views : points) {
+    Result<BufferRing> ring = buffers.ring(graph, views);
+    ASSERT_TRUE(ring) << ring.error().toString();
+    if (allocated == 0) allocated = device.allocated;
+    EXPECT_EQ(device.allocated, allocated);  // The first has taken it for all.
+    EXPECT_LE(ring->count(), 2048u);
+    for (size_t s = 0; s < ring->count(); ++s) {
+      uint16_t values[3] = {};
+      ASSERT_TRUE(device.copyFromDevice(values, ring->set(s)[0], sizeof values).isOk());
+      EXPECT_TRUE(values[0] != 0 && (values[0] != values[1] || values[1] != values[2])) << s;
+      EXPECT_EQ(ring->set(s)[2], ring->set(s)[1]);
+    }
+    const uint16_t huge = 0x7f00;
+    void* input = ring->set(ring->count() - 1)[1];
+    ASSERT_TRUE(device.copyToDevice(input, &huge, 2).isOk());
+    ASSERT_TRUE(buffers.renew(op::DType::kBF16, input, 2048).isOk());
+    allocated = device.allocated;
+    uint16_t again = 0;
+    ASSERT_TRUE(device.copyFromDevice(&again, input, 2).isOk());
+    EXPECT_NE(again, huge);
+  }
+  EXPECT_LE(device.allocated, kCap);
+  const uint64_t before = device.allocated;
+  const Result<double> rate = buffers.copyBytesPerSecond(uint64_t{2} << 20);
+  ASSERT_TRUE(rate) << rate.error().toString();
+  EXPECT_GT(*rate, 1e6);
+  EXPECT_EQ(device.allocated, before);
+
+  // What does not fit is refused before anything is taken, or by the device.
+  TimingBuffers capped(device, uint64_t{6} << 20, uint64_t{8} << 20, 1);
+  EXPECT_EQ(capped.expect(graph, points).code(), StatusCode::kResourceExhausted);
+  testing::RemoteDevice small({}, uint64_t{4} << 20);
+  TimingBuffers without(small, uint64_t{6} << 20, kCap, 1);
+  ASSERT_TRUE(without.expect(graph, points).isOk());
+  EXPECT_EQ(without.ring(graph, points.front()).error().code(), StatusCode::kResourceExhausted);
+}
+
 TEST(TimingBuffers, LargeWeightsMayBeBorrowed) {
   op::GraphBuilder b;
   const int32_t x = b.input("x", op::DType::kF32, {op::Dim::fixed(16), op::Dim::fixed(1024)});
@@ -474,12 +587,13 @@ TEST(TimingBuffers, LargeWeightsMayBeBorrowed) {
   b.output(b.node("linear", {x, w}));
   op::Graph graph = *b.finish();
   const std::vector<TensorView> views = tensorViews(graph, *op::inferTypes(graph), {});
-  TimingBuffers buffers(uint64_t{1} << 20, uint64_t{32} << 20, 1, op::serialFor());
+  std::unique_ptr<Device> device = makeFakeDevice({});
+  TimingBuffers buffers(*device, uint64_t{1} << 20, uint64_t{32} << 20, 1);
   EXPECT_FALSE(buffers.mayBorrow(graph.inputs[0], views[0]));  // Changes from call to call.
   EXPECT_TRUE(buffers.mayBorrow(graph.inputs[1], views[1]));   // 8 MiB; 2 MiB are cold.
   graph.inputs[1].alignmentBytes = 4;
   EXPECT_FALSE(buffers.mayBorrow(graph.inputs[1], views[1]));
-  TimingBuffers larger(uint64_t{8} << 20, uint64_t{64} << 20, 1, op::serialFor());
+  TimingBuffers larger(*device, uint64_t{8} << 20, uint64_t{64} << 20, 1);
   EXPECT_FALSE(larger.mayBorrow(b.finish()->inputs[1], views[1]));  // It would stay in the cache.
 
   EXPECT_LT(buffers.bytesFor(graph, views, {false, true}), buffers.bytesFor(graph, views) - (uint64_t{8} << 20) + 1);
@@ -500,6 +614,8 @@ TEST(Protocol, DeathIsToldInOneLine) {
   EXPECT_EQ(deathText(exit, "first\nlast words\t!\n\n"),
             "killed by signal 11 (Segmentation fault); it last said: last words !");
   EXPECT_LT(deathText(exit, std::string(100000, 'x')).size(), 500u);
+  exit = {true, kExitDeviceFault, 0};
+  EXPECT_EQ(deathText(exit, "noise\nan illegal access\n"), "lost its device: an illegal access");
 }
 
 TEST(Protocol, NonsenseIsRefused) {

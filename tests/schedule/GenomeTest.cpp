@@ -19,7 +19,8 @@ void everywhere(Body body) {
     for (size_t bucket = 0; bucket < op::bucketsOf(sample.graph).size(); ++bucket) {
       Problem problem = problemOf(sample.graph, bucket);
       for (const Target& target : targets()) {
-        body(problem, target, sample.name + " " + problem.bucket.describe(sample.graph));
+        if (supported(problem, target).isOk())
+          body(problem, target, sample.name + " " + problem.bucket.describe(sample.graph));
       }
     }
   }
@@ -263,7 +264,7 @@ TEST(Vary, CrossoverTakesFromTheParents) {
       for (size_t k = 0; k < child.kernels.size(); ++k) {
         size_t foreign = 0, active = 0;
         for (const ParameterDef& def : parameterTable()) {
-          if (!def.activeFor(child.kernels[k].generator)) continue;
+          if (!def.activeFor(child.kernels[k])) continue;
           ++active;
           int32_t v = child.kernels[k].get(def.id);
           foreign += v != a.kernels[k].get(def.id) && v != b.kernels[k].get(def.id) ? 1 : 0;

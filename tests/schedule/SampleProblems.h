@@ -79,6 +79,9 @@ inline std::vector<Sample> samples() {
   op::Graph invariant = built(op::makeLinear(tokens, 1024, 2048, DType::kF32));
   invariant.numerics.batchInvariant = true;
   all.push_back({"batch-invariant linear", invariant});
+  all.push_back({"linear bf16", built(op::makeLinear(tokens, 4096, 4096, DType::kBF16))});
+  all.push_back({"linear bf16 tiny", built(op::makeLinear({"M", 1, 3, {3}}, 7, 24, DType::kBF16))});
+  all.push_back({"add f16", built(op::makeAdd(tokens, 77, DType::kF16))});
   return all;
 }
 
@@ -93,7 +96,7 @@ inline std::vector<Target> targets() {
   avx2.vectorBytes = 32;
   avx2.cores = 1;
   avx2.l2Bytes = 256 << 10;
-  return {fake, sse, avx2};
+  return {fake, sse, avx2, cudaTarget("sm_80"), cudaTarget("sm_90a"), cudaTarget("sm_120")};
 }
 
 inline Problem problemOf(const op::Graph& graph, size_t bucket) {

@@ -204,16 +204,21 @@ TEST(Target, CodecRoundTrips) {
 }
 
 TEST(Schedule, DocumentMatchesTheTable) {
-  std::string table = "| parameter | generators | default | values | meaning |\n| --- | --- | --- | --- | --- |\n";
+  std::string table =
+      "| parameter | generators | devices | default | values | meaning |\n"
+      "| --- | --- | --- | --- | --- | --- |\n";
   for (const ParameterDef& def : parameterTable()) {
     std::string generators, values;
     for (int g = 0; g < kGeneratorCount; ++g) {
-      if (!def.activeFor(static_cast<Generator>(g))) continue;
+      if (((def.generators >> g) & 1u) == 0) continue;
       generators += (generators.empty() ? "" : ", ") + std::string(generatorName(static_cast<Generator>(g)));
     }
+    const std::string devices = def.families == Families::kHost   ? "cpu"
+                                : def.families == Families::kCuda ? "cuda"
+                                                                  : "cpu, cuda";
     for (int32_t v : def.values) values += (values.empty() ? "" : " ") + std::to_string(v);
-    table += "| `" + std::string(def.name) + "` | " + generators + " | " + std::to_string(def.otherwise) + " | " +
-             values + " | " + std::string(def.meaning) + " |\n";
+    table += "| `" + std::string(def.name) + "` | " + generators + " | " + devices + " | " +
+             std::to_string(def.otherwise) + " | " + values + " | " + std::string(def.meaning) + " |\n";
   }
   test::expectGoldenSection("schedule.md", "parameters", table);
 }

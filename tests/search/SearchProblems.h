@@ -41,7 +41,7 @@ inline double stepsApart(const schedule::PlanGenome& a, const schedule::PlanGeno
   for (size_t k = 0; k < std::min(a.kernels.size(), b.kernels.size()); ++k) {
     if (a.kernels[k].generator != b.kernels[k].generator) continue;
     for (const schedule::ParameterDef& def : schedule::parameterTable()) {
-      if (!def.activeFor(a.kernels[k].generator)) continue;
+      if (!def.activeFor(a.kernels[k])) continue;
       auto index = [&](int32_t v) { return std::find(def.values.begin(), def.values.end(), v) - def.values.begin(); };
       steps += static_cast<double>(std::abs(index(a.kernels[k].get(def.id)) - index(b.kernels[k].get(def.id))));
     }

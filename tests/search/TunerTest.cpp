@@ -70,6 +70,7 @@ TEST_F(TunerTest, FindsNearlyTheBest) {
   world.drift = 0.1;
   world.spikeRate = 0.01;
   options.budget.candidates = 500;
+  world.conditions = {1980, 612.5, 54, "power cap"};
   UnitReport report = tuneOne(linearGraph(64, 64));
   ASSERT_EQ(report.outcome, UnitOutcome::kTuned);
   const cache::Record& record = report.record;
@@ -91,6 +92,10 @@ TEST_F(TunerTest, FindsNearlyTheBest) {
   EXPECT_EQ(e.worstErrorShare, 0.25);
   EXPECT_EQ(e.copyBytesPerSecond, 1e10);
   EXPECT_EQ(e.regime, "fake");
+  EXPECT_EQ(e.clockMhz, 1980);
+  EXPECT_EQ(e.powerWatts, 612.5);
+  EXPECT_EQ(e.temperatureC, 54);
+  EXPECT_EQ(e.throttle, "power cap");
   EXPECT_FALSE(e.proposer.empty());
   EXPECT_NE(e.proposer, "default");
   EXPECT_GT(e.unixTime, 1700000000);

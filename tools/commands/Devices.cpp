@@ -1,6 +1,7 @@
 // ktune devices: what there is to tune for.
 #include <CLI/CLI.hpp>
 
+#include "tools/Backends.h"
 #include "tools/Commands.h"
 
 namespace ktune::tools {
@@ -43,7 +44,7 @@ ExitCode run(const Shell& shell) {
                       {"l2_bytes", target.l2Bytes},
                       {"l3_bytes", target.l3Bytes},
                       {"memory_bytes", target.memoryBytes},
-                      {"can_compile", canCompileFor(target.kind)}});
+                      {"can_compile", canCompileFor(target.kind).isOk()}});
     }
     printJson({{"devices", std::move(list)}});
   } else {
@@ -51,10 +52,12 @@ ExitCode run(const Shell& shell) {
         {"name", "cores", "vector", "L1", "L2", "L3", "memory", "compiler", "description"}};
     for (const runtime::DeviceInfo& device : devices) {
       const schedule::Target& target = device.target;
-      rows.push_back({device.name, std::to_string(target.cores), std::to_string(target.vectorBytes * 8) + " bits",
-                      orUnknown(target.l1Bytes), orUnknown(target.l2Bytes), orUnknown(target.l3Bytes),
-                      orUnknown(target.memoryBytes), canCompileFor(target.kind) ? stampFor(device).compiler : "none",
-                      device.description});
+      // A GPU's width is that of its SMs, which the description counts.
+      const bool cuda = target.kind == schedule::DeviceKind::kCuda;
+      rows.push_back({device.name, std::to_string(target.cores),
+                      cuda ? "-" : std::to_string(target.vectorBytes * 8) + " bits", orUnknown(target.l1Bytes),
+                      orUnknown(target.l2Bytes), orUnknown(target.l3Bytes), orUnknown(target.memoryBytes),
+                      compilerVersion(target.kind), device.description});
     }
     printText(tableText(rows, {1, 2, 3, 4, 5, 6}));
   }

@@ -12,9 +12,15 @@
 #include "base/System.h"
 #include "ir/op/Builder.h"
 #include "ir/schedule/Vary.h"
+#include "tools/Backends.h"
 #include "tools/Commands.h"
 #include "tools/Tuning.h"
 #include "tools/Version.h"
+
+#if KTUNE_WITH_CUDA
+#include "runtime/launch/devices/cuda/CudaDevice.h"
+#include "runtime/nvrtc/Nvrtc.h"
+#endif
 
 namespace ktune::tools {
 
@@ -110,7 +116,7 @@ std::vector<Check> checkDevices(const std::vector<runtime::DeviceInfo>& devices)
   std::vector<Check> checks;
   bool any = false;
   for (const runtime::DeviceInfo& device : devices) {
-    const bool compiles = canCompileFor(device.target.kind);
+    const bool compiles = canCompileFor(device.target.kind).isOk();
     any = any || compiles;
     checks.push_back({"device " + device.name, Level::kOk,
                       device.description + "; driver " + device.driver + "; compiler " +
@@ -121,6 +127,47 @@ std::vector<Check> checkDevices(const std::vector<runtime::DeviceInfo>& devices)
     checks.push_back({"devices", Level::kProblem, "this build can compile for none of the devices here",
                       "use a build configured with KTUNE_WITH_MLIR=ON", ExitCode::kDevice});
   return checks;
+}
+
+/// What there is of CUDA: driver, compiler, management library, and each GPU with its lease. A machine without a GPU
+/// needs none of it.
+std::vector<Check> checkCuda() {
+#if KTUNE_WITH_CUDA
+  const runtime::cuda::CudaReport report = runtime::cuda::reportCuda(/*share=*/false);
+  const auto row = [&report](std::string name, const Status& status, std::string detail, const std::string& advice) {
+    if (status.isOk()) return Check{std::move(name), Level::kOk, std::move(detail), ""};
+    if (!report.hardware && report.gpus.empty())
+      return Check{std::move(name), Level::kOk, "none, and no NVIDIA GPU here: " + status.message(), ""};
+    return Check{std::move(name), Level::kWarning, status.message(), advice};
+  };
+  std::vector<Check> checks;
+  checks.push_back(row("cuda driver", report.driver, report.driverText,
+                       "GPUs cannot be used until the driver works; see docs/cuda.md"));
+  const Result<const nvrtc::Nvrtc*> nvrtc = nvrtc::Nvrtc::load();
+  checks.push_back(row("nvrtc", nvrtc.status(), nvrtc ? (*nvrtc)->version() + ", " + (*nvrtc)->path() : std::string(),
+                       "`pip install nvidia-cuda-nvrtc`, or set CUDA_HOME to a CUDA toolkit"));
+  checks.push_back(row("nvml", report.nvml ? Status::ok() : notFound(report.nvmlText), report.nvmlText,
+                       "clocks, power and other users of a GPU stay unknown; install the driver's libnvidia-ml.so.1"));
+  for (const runtime::cuda::CudaReport::Gpu& gpu : report.gpus) {
+    const runtime::cuda::CudaFacts& facts = gpu.facts;
+    Check check{"gpu " + facts.name, Level::kOk,
+                format("%s, UUID %s, %d SMs, compute capability %d.%d, MIG %s, %s; lease ", facts.product.c_str(),
+                       facts.uuid.c_str(), facts.multiprocessors, facts.major, facts.minor, facts.mig.c_str(),
+                       bytesText(static_cast<double>(facts.memoryBytes)).c_str()),
+                ""};
+    if (gpu.lease.isOk()) {
+      check.detail += "free";
+    } else {
+      check.level = Level::kWarning;
+      check.detail += "refused";
+      check.advice = gpu.lease.message();
+    }
+    checks.push_back(std::move(check));
+  }
+  return checks;
+#else
+  return {{"cuda driver", Level::kOk, "this build has no CUDA device (KTUNE_WITH_CUDA=OFF)", ""}};
+#endif
 }
 
 std::vector<Check> checkCache(const Shell& shell) {
@@ -230,10 +277,11 @@ ExitCode run(const Shell& shell) {
   append(checkMachine());
   const std::vector<runtime::DeviceInfo> devices = runtime::listDevices();
   append(checkDevices(devices));
+  append(checkCuda());
   append(checkCache(shell));
   checks.push_back(checkTemp(shell));
   for (const runtime::DeviceInfo& device : devices) {
-    if (!canCompileFor(device.target.kind)) continue;
+    if (!canCompileFor(device.target.kind).isOk()) continue;
     const Result<std::string> worked = tryWorkers(shell, device);
     if (worked)
       checks.push_back({"workers " + device.name, Level::kOk, *worked, ""});

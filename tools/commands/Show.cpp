@@ -44,6 +44,7 @@ std::string recordText(const cache::Record& record, const StampJudge& judge) {
     field("point", symbolsText(record, point.symbolValues) + ": " + durationText(point.medianNs) + ", default " +
                        durationText(point.defaultMedianNs) + ", " + std::to_string(point.samples) + " samples");
   field("regime", e.regime);
+  if (const std::string conditions = conditionsText(e); !conditions.empty()) field("conditions", conditions);
   field("tuned",
         timeText(e.unixTime) + format(", %.1f s, seed %llu", e.tuningSeconds, static_cast<unsigned long long>(e.seed)));
   std::string rejections;

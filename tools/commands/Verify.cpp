@@ -7,6 +7,7 @@
 #include "base/Log.h"
 #include "ir/schedule/Vary.h"
 #include "search/Statistics.h"
+#include "tools/Backends.h"
 #include "tools/Commands.h"
 #include "tools/Lookup.h"
 #include "tools/RecordText.h"
@@ -242,7 +243,7 @@ ExitCode run(const Shell& shell, VerifyOptions options) {
   for (const cache::Record& record : *records) {
     Finding finding;
     const runtime::DeviceInfo* device = judge.deviceOf(record);
-    if (device == nullptr || !canCompileFor(device->target.kind)) {
+    if (device == nullptr || !canCompileFor(device->target.kind).isOk()) {
       finding.verdict = Verdict::kSkipped;
       finding.detail = "made for other hardware: " + record.hardware;
     } else {

@@ -6,12 +6,10 @@
 
 #include "base/Subprocess.h"
 #include "runtime/worker/Workers.h"
+#include "tools/Backends.h"
 #include "tools/Commands.h"
 #include "tools/Printing.h"
 
-#if KTUNE_WITH_MLIR
-#include "ir/emit/cpu/CpuCompiler.h"
-#endif
 #if KTUNE_FAKE_DEVICE
 #include "runtime/worker/FakeBackend.h"
 #endif
@@ -23,35 +21,8 @@ namespace {
 struct WorkerOptionsText {
   std::string kind;
   std::string device;
+  bool shareDevice = false;
 };
-
-#if KTUNE_WITH_MLIR
-class CpuBackend : public runtime::CompileBackend {
- public:
-  explicit CpuBackend(std::string tempDirectory) : compiler_(std::move(tempDirectory)) {}
-  Result<cache::Plan> compile(const schedule::Problem& problem, const schedule::PlanGenome& genome,
-                              const schedule::Target& target) override {
-    return compiler_.compile(problem, genome, target);
-  }
-
- private:
-  emit::CpuCompiler compiler_;
-};
-#endif
-
-Result<std::unique_ptr<runtime::CompileBackend>> makeBackend(const std::string& device,
-                                                             [[maybe_unused]] const Settings& settings) {
-#if KTUNE_WITH_MLIR
-  if (device == "cpu") return std::unique_ptr<runtime::CompileBackend>(std::make_unique<CpuBackend>(settings.tempDir));
-#endif
-#if KTUNE_FAKE_DEVICE
-  if (device == "fake") {
-    KTUNE_ASSIGN(runtime::FakeFaults faults, runtime::FakeFaults::parse(settings.fault));
-    return std::unique_ptr<runtime::CompileBackend>(std::make_unique<runtime::FakeBackend>(std::move(faults)));
-  }
-#endif
-  return unsupported("this build of ktune has no compiler for device \"" + device + "\"");
-}
 
 // Descriptor 3 of a program that a person starts is closed, or something of the shell's that is no socket.
 bool hasChannel() {
@@ -80,7 +51,11 @@ ExitCode run(const Shell& shell, const WorkerOptionsText& options) {
     if (!backend) return shell.fail(ExitCode::kDevice, backend.error());
     return static_cast<ExitCode>(runtime::runCompileWorker(std::move(channel), **backend));
   }
-  Result<std::unique_ptr<runtime::Device>> device = runtime::openDevice(options.device);
+  runtime::DeviceOptions opening;
+  opening.lease = true;
+  opening.shareDevice = options.shareDevice;
+  opening.compileKernel = deviceKernelCompiler();
+  Result<std::unique_ptr<runtime::Device>> device = runtime::openDevice(options.device, opening);
   if (!device) return shell.fail(ExitCode::kDevice, device.error());
   return static_cast<ExitCode>(runtime::runMeasureWorker(std::move(channel), **device));
 }
@@ -95,6 +70,7 @@ Command declareWorker(CLI::App& root, Shell& shell) {
       ->required()
       ->check(CLI::IsMember({"compile", "measure", "print"}));
   app->add_option("--device", o->device, "Device name");
+  app->add_flag("--share-device", o->shareDevice, "measure: although others use the device");
   return {app, [&shell, o] { return run(shell, *o); }};
 }
 

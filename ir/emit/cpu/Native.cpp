@@ -1,5 +1,6 @@
 // The cpu compiler's pipeline: tile functions -> vector and scf -> LLVM IR -> object -> shared object.
 #include "base/File.h"
+#include "ir/dialect/Diagnostics.h"
 #include "ir/emit/cpu/CpuCompiler.h"
 #include "ir/emit/cpu/TileToVector.h"
 #include "ir/lower/Lower.h"
@@ -37,24 +38,6 @@ namespace {
 /// the time, and they reorder the loads and products of a register block until the accumulators spill.
 constexpr llvm::StringLiteral kPipeline =
     "function(early-cse<memssa>,instcombine,simplifycfg,loop-mssa(loop-rotate,licm),early-cse,instcombine,simplifycfg)";
-
-/// Collects MLIR's errors instead of printing them: they become the candidate's rejection.
-class ErrorCollector {
- public:
-  explicit ErrorCollector(MLIRContext* context)
-      : handler_(context, [this](Diagnostic& diagnostic) {
-          if (diagnostic.getSeverity() != DiagnosticSeverity::Error) return;
-          if (!text_.empty()) text_ += "; ";
-          text_ += diagnostic.str();
-        }) {}
-  [[nodiscard]] Status error(const char* what) const {
-    return internalError(std::string(what) + (text_.empty() ? " failed" : ": " + text_));
-  }
-
- private:
-  std::string text_;
-  ScopedDiagnosticHandler handler_;
-};
 
 std::string printed(Operation* op) {
   std::string text;
@@ -100,7 +83,7 @@ struct CpuCompiler::State {
   /// The module after every step up to STAGE's (kLlvm and kAssembly: the LLVM dialect).
   ktune::Result<OwningOpRef<ModuleOp>> lower(const schedule::Problem& problem, const schedule::PlanGenome& genome,
                                              Stage stage) {
-    ErrorCollector errors(&context);
+    ir::ErrorCollector errors(&context);
     KTUNE_ASSIGN(OwningOpRef<ModuleOp> module, ir::importProblem(context, problem));
     (*module)->setAttr(ir::kGenomeAttr, ir::genomeAttr(&context, genome));
     PassManager passes(&context);
@@ -123,7 +106,7 @@ struct CpuCompiler::State {
   ktune::Result<std::unique_ptr<llvm::Module>> optimise(ModuleOp module, llvm::LLVMContext& llvmContext,
                                                         const schedule::Target& target) {
     if (!machine) return unsupported("LLVM was built without this machine's target");
-    ErrorCollector errors(&context);
+    ir::ErrorCollector errors(&context);
     std::unique_ptr<llvm::Module> result = translateModuleToLLVMIR(module, llvmContext);
     if (!result) return errors.error("translation to LLVM IR");
     result->setDataLayout(machine->createDataLayout());

@@ -48,8 +48,8 @@ class Emitter {
       }
     }
     for (auto [number, type] : memrefs) {
-      auto columns = kernel.getArgAttrOfType<DenseI64ArrayAttr>(number, ir::kColumnsAttr);
-      if (!columns) return kernel.emitError("buffer argument lacks ktune.columns");
+      auto columns = kernel.getArgAttrOfType<DenseI64ArrayAttr>(number, ir::kStrideAttr);
+      if (!columns) return kernel.emitError("buffer argument lacks ktune.stride");
       buffers[kernel.getArgument(number)].rowStride = extent(columns[0], columns[1]);
     }
     auto grid = kernel->getAttrOfType<DenseI64ArrayAttr>(ir::kGridAttr);

@@ -264,7 +264,7 @@ class CpuPlan final : public LoadedPlan {
     return layOutWorkspace(workspaces_, symbolValues);
   }
 
-  void run(std::span<void* const> tensors, std::span<const int64_t> symbolValues, void* workspace) override {
+  Status run(std::span<void* const> tensors, std::span<const int64_t> symbolValues, void* workspace) override {
     std::copy_n(symbolValues.begin(), symbols_.size(), symbols_.begin());
     // As layOutWorkspace, without its vector.
     size_t end = 0;
@@ -301,6 +301,7 @@ class CpuPlan final : public LoadedPlan {
           },
           &launch);
     }
+    return Status::ok();
   }
 
  private:

@@ -24,7 +24,7 @@ namespace {
 
 constexpr const char* kFaultNames[] = {"compile-error", "compile-crash", "compile-hang", "compile-memory", "run-crash",
                                        "run-hang",      "flood",         "wrong",        "unwritten",      "overrun",
-                                       "input",         "flaky",         "start"};
+                                       "input",         "flaky",         "refused",      "device",         "start"};
 
 // A real SIGSEGV that no sanitizer turns into an exit.
 void crash() {
@@ -104,9 +104,11 @@ class FakePlan final : public LoadedPlan {
 
   [[nodiscard]] size_t workspaceBytes(const std::vector<int64_t>&) const override { return 0; }
 
-  void run(std::span<void* const> tensors, std::span<const int64_t> symbolValues, void*) override {
+  Status run(std::span<void* const> tensors, std::span<const int64_t> symbolValues, void*) override {
     const std::vector<int64_t> symbols(symbolValues.begin(), symbolValues.end());
     ++runs_;
+    if (has("refused")) return invalidArgument("a launch of the fake device was refused");
+    if (has("device")) return unavailable("the fake device failed: an illegal access");
     if (has("run-crash")) crash();
     if (has("run-hang")) hang();
     if (has("flood")) flood();
@@ -151,9 +153,11 @@ class FakePlan final : public LoadedPlan {
       const double value = 42;
       storeElements(views[0].dtype, &value, 1, views[0].data, 1);
     }
+    return Status::ok();
   }
 
-  [[nodiscard]] std::optional<double> virtualNs(const std::vector<int64_t>& symbolValues) const override {
+  // What a run takes in the fake device's own time.
+  [[nodiscard]] double virtualNs(const std::vector<int64_t>& symbolValues) const {
     const uint64_t tick = (*clock_)++;
     const double cost = fakeCostNs(problem_, genome_, symbolValues);
     const double noise = static_cast<double>(mix(digest_.low + tick * 0x9e3779b97f4a7c15u) >> 11) * 0x1p-53 - 0.5;
@@ -190,6 +194,24 @@ class FakePlan final : public LoadedPlan {
   }
 };
 
+// One real run, so that a plan that crashes crashes; the times are made up.
+class FakeTimedCalls final : public TimedCalls {
+ public:
+  FakeTimedCalls(FakePlan& plan, std::vector<void*> tensors, std::vector<int64_t> symbolValues)
+      : plan_(plan), tensors_(std::move(tensors)), symbolValues_(std::move(symbolValues)) {}
+  [[nodiscard]] Result<double> nanosecondsPerCall(double) override {
+    if (!ran_) KTUNE_TRY(plan_.run(tensors_, symbolValues_, nullptr));
+    ran_ = true;
+    return plan_.virtualNs(symbolValues_);
+  }
+
+ private:
+  FakePlan& plan_;
+  const std::vector<void*> tensors_;
+  const std::vector<int64_t> symbolValues_;
+  bool ran_ = false;
+};
+
 class FakeDevice final : public Device {
  public:
   explicit FakeDevice(FakeFaults faults) : faults_(std::move(faults)) {}
@@ -208,6 +230,18 @@ class FakeDevice final : public Device {
   void parallelFor(int64_t count, const std::function<void(int64_t, int64_t)>& body) override {
     if (count > 0) body(0, count);
   }
+
+  [[nodiscard]] Result<std::unique_ptr<TimedCalls>> prepareTimedCalls(LoadedPlan& plan,
+                                                                      std::vector<std::vector<void*>> sets,
+                                                                      std::vector<int64_t> symbolValues,
+                                                                      void*) override {
+    if (sets.empty()) return invalidArgument("timed calls need at least one set of tensors");
+    return std::unique_ptr<TimedCalls>(
+        new FakeTimedCalls(static_cast<FakePlan&>(plan), std::move(sets.front()), std::move(symbolValues)));
+  }
+  [[nodiscard]] Result<double> copyBytesPerSecond(void*, const void*, size_t) override { return kFakeBytesPerSecond; }
+  [[nodiscard]] Result<double> emptyLaunchNanoseconds() override { return kFakeEmptyLaunchNs; }
+  [[nodiscard]] std::string timingMethod() const override { return "virtual time of the fake device"; }
 
  private:
   std::string name_ = "fake";
@@ -284,7 +318,7 @@ double fakeCostNs(const schedule::Problem& problem, const schedule::PlanGenome& 
   for (const schedule::KernelSchedule& kernel : genome.kernels) {
     double kernelFactor = 1;
     for (const schedule::ParameterDef& parameter : schedule::parameterTable()) {
-      if (!parameter.activeFor(kernel.generator)) continue;
+      if (!parameter.activeFor(kernel)) continue;
       const auto& values = parameter.values;
       const auto place = std::lower_bound(values.begin(), values.end(), kernel.get(parameter.id)) - values.begin();
       const double span = std::max<double>(1, static_cast<double>(values.size()) - 1);

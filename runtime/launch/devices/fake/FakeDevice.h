@@ -18,7 +18,8 @@ namespace ktune::runtime {
 ///   run-crash (SIGSEGV), run-hang (endless loop), flood (50 MB to standard error, then right),
 ///   wrong (one element just outside its bound), unwritten (the last element is not written),
 ///   overrun (an element past an output's end is written), input (an input is overwritten),
-///   flaky (a bit flips in every second run), start (the tests' worker program exits at once; hits always).
+///   flaky (a bit flips in every second run), refused (a run is refused as invalid), device (a run fails as on a
+///   device that is gone), start (the tests' worker program exits at once; hits always).
 class FakeFaults {
  public:
   /// "compile-crash=7,run-hang=9"; empty for none. Errors: kInvalidArgument.

@@ -1,0 +1,113 @@
+// Every operator, and chains that nobody wrote a kernel for, x random legal genomes, on cuda without a GPU: the
+// generated source is run on the CPU and proven by the guard (what that covers: emulation/cuda_emulation.h), and
+// compiled by NVRTC for every architecture.
+#include <gtest/gtest.h>
+
+#include "base/File.h"
+#include "conformance/Chains.h"
+#include "conformance/emulation/EmulatedCuda.h"
+#include "ir/emit/cuda/CudaEmitter.h"
+#include "ir/schedule/Architecture.h"
+#include "ir/schedule/Vary.h"
+#include "runtime/guard/Guard.h"
+#if KTUNE_WITH_CUDA
+#include "runtime/nvrtc/KernelCompiler.h"
+#endif
+
+namespace ktune {
+namespace {
+
+using schedule::PlanGenome;
+using schedule::Problem;
+
+Problem problemOf(const op::Graph& graph) {
+  Result<Problem> problem = Problem::create(graph, op::bucketsOf(graph).at(0));
+  EXPECT_TRUE(problem.has_value()) << problem.status().toString();
+  return problem ? *problem : Problem();
+}
+
+/// GENOME, then the default, then random ones; for a contraction every instruction that is legal comes up.
+std::vector<PlanGenome> genomesOf(const Problem& problem, const schedule::Target& target, int count, uint64_t seed) {
+  schedule::Random random(seed);
+  std::vector<PlanGenome> genomes = {schedule::defaultGenome(problem, target)};
+  for (int32_t instruction : {0, 1, 2}) {
+    PlanGenome genome = genomes[0];
+    bool changed = false;
+    for (schedule::KernelSchedule& kernel : genome.kernels) {
+      if (kernel.generator != schedule::Generator::kContraction || kernel.instruction == instruction) continue;
+      kernel.instruction = instruction;
+      changed = true;
+    }
+    genome = schedule::repair(std::move(genome), problem, target);
+    if (changed && !(genome == genomes[0])) genomes.push_back(std::move(genome));
+  }
+  for (int i = 0; i < count; ++i) genomes.push_back(schedule::randomGenome(problem, target, random));
+  return genomes;
+}
+
+class CudaConformance : public testing::TestWithParam<test::Chain> {
+ protected:
+  static void SetUpTestSuite() {
+    Result<std::string> folder = makeTempDirectory("/tmp", "ktune-cuda-conformance");
+    ASSERT_TRUE(folder.has_value()) << folder.error().message();
+    temp_ = *folder;
+  }
+  static void TearDownTestSuite() { EXPECT_TRUE(removeTree(temp_).isOk()); }
+  static inline std::string temp_;
+  emit::CudaEmitter emitter_;
+};
+
+TEST_P(CudaConformance, RandomGenomesAreProvenRightOnTheCpu) {
+  Result<std::unique_ptr<runtime::Device>> device = test::makeEmulatedCuda("sm_90a", temp_);
+  if (!device) GTEST_SKIP() << device.error().message();
+  const Problem problem = problemOf(GetParam().graph);
+  const schedule::Target& target = (*device)->target();
+  runtime::GuardOptions options;
+  options.seed = 7;
+  Result<std::unique_ptr<runtime::Guard>> guard = runtime::Guard::create(problem, **device, options);
+  ASSERT_TRUE(guard.has_value()) << guard.error().message();
+  for (const PlanGenome& genome : genomesOf(problem, target, 3, 11)) {
+    SCOPED_TRACE(genome.text());
+    Result<emit::CudaSource> source = emitter_.emit(problem, genome, target);
+    ASSERT_TRUE(source.has_value()) << source.error().message();
+    Result<std::unique_ptr<runtime::LoadedPlan>> loaded = (*device)->load(test::withSource(source->plan, source->text));
+    ASSERT_TRUE(loaded.has_value()) << loaded.error().message() << "\n" << source->text;
+    const runtime::GuardVerdict verdict = (*guard)->prove(**loaded);
+    EXPECT_TRUE(verdict.right) << verdict.reason << ": " << verdict.detail << "\n" << source->text;
+  }
+}
+
+#if KTUNE_WITH_CUDA
+TEST_P(CudaConformance, RandomGenomesCompileForEveryArchitecture) {
+  Result<const nvrtc::Nvrtc*> nvrtc = nvrtc::Nvrtc::load();
+  if (!nvrtc) GTEST_SKIP() << nvrtc.error().message();
+  const Problem problem = problemOf(GetParam().graph);
+  uint64_t seed = 0;
+  for (const schedule::Architecture& architecture : schedule::architectures()) {
+    const schedule::Target target = schedule::cudaTarget(std::string(architecture.name));
+    SCOPED_TRACE(target.architecture);
+    for (const PlanGenome& genome : genomesOf(problem, target, 1, ++seed)) {
+      SCOPED_TRACE(genome.text());
+      Result<emit::CudaSource> source = emitter_.emit(problem, genome, target);
+      ASSERT_TRUE(source.has_value()) << source.error().message();
+      Result<std::string> cubin =
+          nvrtc::compileKernels(**nvrtc, {"kernel", source->text, target.architecture, emit::deviceLibrary()});
+      // What spills is refused, and that is no mistake of the source.
+      if (!cubin && cubin.error().code() == StatusCode::kUnsupported) continue;
+      ASSERT_TRUE(cubin.has_value()) << cubin.error().message() << "\n" << source->text;
+      for (const cache::Launch& launch : source->plan.launches)
+        EXPECT_NE(cubin->find(launch.symbol), std::string::npos) << launch.symbol;
+    }
+  }
+}
+#endif
+
+INSTANTIATE_TEST_SUITE_P(Chains, CudaConformance, testing::ValuesIn(test::cudaChains()), [](const auto& info) {
+  std::string name = info.param.name;
+  for (char& c : name)
+    if (!isalnum(static_cast<unsigned char>(c))) c = '_';
+  return name;
+});
+
+}  // namespace
+}  // namespace ktune
