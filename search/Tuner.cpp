@@ -97,19 +97,21 @@ class UnitTuner {
   Status ended(const Status& status, Deadline deadline, bool starting);
   void reject(const Rejection& rejection);
   [[nodiscard]] Compilation startCompiling(std::vector<Candidate> batch, Deadline deadline);
-  Status finishCompiling(Compilation& compilation, std::vector<Feedback>& feedback);
+  Status finishCompiling(Compilation& compilation, std::vector<Feedback>& feedback, bool startedAhead = false);
   Status screen(std::vector<Candidate>& batch, std::vector<Feedback>& feedback, Deadline deadline);
   Status race(std::vector<Candidate>& batch, std::vector<Feedback>& feedback, Deadline deadline);
   void learn(const std::vector<Candidate>& batch, std::span<const Feedback> feedback, double bestBefore);
   Result<bool> loadAndCheck(const Candidate& candidate, bool load, CheckLevel level, Deadline deadline,
                             CheckOutcome& outcome);
-  Status open(uint64_t stream, Deadline deadline);
+  Status open(uint64_t stream, Deadline deadline, bool final = false);
   Status becomeAnchor(Candidate candidate, CheckOutcome proof, Deadline deadline);
   void readConditions(Deadline deadline);
   void loseAnchor(const Rejection& rejection);
   [[nodiscard]] std::vector<Candidate> propose(int n);
   [[nodiscard]] int batchSize(Deadline deadline) const;
   [[nodiscard]] double finishSeconds() const;
+  /// Whether MeasureOptions::final changes what is measured.
+  [[nodiscard]] bool raceDiffersFromDuel() const { return options_.target.kind == schedule::DeviceKind::kCuda; }
   /// Whether the next batch is compiled while the present one is measured.
   [[nodiscard]] bool compilesAhead() const { return options_.target.kind == schedule::DeviceKind::kCuda; }
   [[nodiscard]] bool stopping(Deadline deadline) {
@@ -190,9 +192,9 @@ Status UnitTuner::ended(const Status& status, Deadline deadline, bool starting) 
   return status;
 }
 
-Status UnitTuner::open(uint64_t stream, Deadline deadline) {
+Status UnitTuner::open(uint64_t stream, Deadline deadline, bool final) {
   double before = monotonicSeconds();
-  Result<MeasureFacts> facts = session_.measurer.open(problem_, {.seed = mixSeed(seed_, stream)}, deadline);
+  Result<MeasureFacts> facts = session_.measurer.open(problem_, {.seed = mixSeed(seed_, stream), .final = final}, deadline);
   openSeconds_ = monotonicSeconds() - before;
   if (!facts) return ended(facts.error(), deadline, /*starting=*/true);
   facts_ = std::move(*facts);
@@ -383,11 +385,13 @@ Compilation UnitTuner::startCompiling(std::vector<Candidate> batch, Deadline dea
 }
 
 /// Waits for the compilers, and leaves in the batch what compiled to code not seen before.
-Status UnitTuner::finishCompiling(Compilation& compilation, std::vector<Feedback>& feedback) {
+Status UnitTuner::finishCompiling(Compilation& compilation, std::vector<Feedback>& feedback, bool startedAhead) {
   std::vector<Candidate>& batch = compilation.batch;
   const double waitingSince = monotonicSeconds();
   auto [outcomes, spent] = compilation.outcomes.get();
-  session_.counters.waitSeconds += monotonicSeconds() - waitingSince;
+  const double waited = monotonicSeconds() - waitingSince;
+  session_.counters.waitSeconds += waited;
+  if (startedAhead) session_.counters.starvedSeconds += waited;
   session_.counters.compileSeconds += spent;
   if (!outcomes) {
     batch.clear();
@@ -567,6 +571,7 @@ Status UnitTuner::search() {
       std::vector<Candidate> next = propose(n);
       if (!next.empty()) ahead = startCompiling(std::move(next), deadline);
     };
+    const bool startedAhead = ahead.has_value();
     if (!ahead) start(size);
     if (!ahead) {
       exhausted_ = true;
@@ -577,7 +582,7 @@ Status UnitTuner::search() {
     std::vector<Candidate> proposed = compilation.batch;
     std::vector<Feedback> feedback;
     report("compile");
-    KTUNE_TRY(finishCompiling(compilation, feedback));
+    KTUNE_TRY(finishCompiling(compilation, feedback, startedAhead));
     std::vector<Candidate> batch = std::move(compilation.batch);
     // One generation late: proposers do not know yet what becomes of this batch.
     if (compilesAhead() && anchor_ && !over_) start(batchSize(deadline));
@@ -661,7 +666,7 @@ Status UnitTuner::proveAndDuel() {
     // The duel: a fresh process with fresh inputs, which the finalist must compute rightly too.
     if (deadline.remainingSeconds() < openSeconds_) break;
     report("duel");
-    KTUNE_TRY(open(2, deadline));
+    KTUNE_TRY(open(2, deadline, /*final=*/true));
     fresh = true;
     if (stopping(deadline)) break;
     Result<std::optional<Rejection>> loaded = session_.measurer.load(anchor_->id, anchor_->plan, deadline);
@@ -704,7 +709,17 @@ Status UnitTuner::proveAndDuel() {
   }
   if (!anchor_ || over_) return Status::ok();
 
-  // The default stays; its times are what the record has to show.
+  // The default stays; its times are what the record has to show, taken as a winner's would be where there is time.
+  if (raceDiffersFromDuel() && !fresh && deadline.remainingSeconds() > 1.5 * openSeconds_) {
+    KTUNE_TRY(open(2, deadline, /*final=*/true));
+    if (over_) return Status::ok();
+    Result<std::optional<Rejection>> loaded = session_.measurer.load(anchor_->id, anchor_->plan, deadline);
+    if (!loaded) return ended(loaded.error(), deadline, false);
+    if (*loaded) {
+      loseAnchor(**loaded);
+      return Status::ok();
+    }
+  }
   KTUNE_ASSIGN(AloneResult alone,
                timeAlone(session_.measurer, session_.counters, anchor_->id, points(), kSampleSeconds, {}, deadline));
   readConditions(deadline);

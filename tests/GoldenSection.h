@@ -1,4 +1,4 @@
-// A part of a document that is made from the code, between two marker comments.
+// Texts that are made from the code and kept: a part of a document, between two marker comments, or a file.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -26,6 +26,20 @@ inline void expectGoldenSection(const std::string& page, const std::string& name
     return;
   }
   FAIL() << "docs/" << page << " does not show what the code says; run this test with KTUNE_UPDATE_GOLDEN=1";
+}
+
+/// Expects the file PATH of the source folder to be TEXT. With KTUNE_UPDATE_GOLDEN set it writes it instead.
+inline void expectGoldenFile(const std::string& path, const std::string& text) {
+  const std::string whole = std::string(KTUNE_SOURCE_DIR) + "/" + path;
+  Result<std::string> kept = readFile(whole);
+  if (kept && *kept == text) return;
+  if (std::getenv("KTUNE_UPDATE_GOLDEN")) {
+    ASSERT_TRUE(writeFileAtomically(whole, text).isOk());
+    return;
+  }
+  ASSERT_TRUE(kept.has_value()) << kept.error().message() << "; run this test with KTUNE_UPDATE_GOLDEN=1";
+  // The whole texts: gtest shows where they differ.
+  EXPECT_EQ(*kept, text) << path << " is not what the code says; run this test with KTUNE_UPDATE_GOLDEN=1";
 }
 
 }  // namespace ktune::test

@@ -77,8 +77,10 @@ Status canCompileFor(schedule::DeviceKind kind) {
     case schedule::DeviceKind::kCuda:
 #if KTUNE_WITH_MLIR && KTUNE_WITH_CUDA
       return nvrtc::Nvrtc::load().status();
+#elif KTUNE_WITH_MLIR
+      return unsupported("this build of ktune was made without CUDA's headers");
 #else
-      return unsupported(KTUNE_WITH_MLIR ? "this build of ktune was made without CUDA's headers" : kNoMlir);
+      return unsupported(kNoMlir);
 #endif
   }
   return unsupported(kNoMlir);

@@ -73,7 +73,7 @@ void addCommonOptions(CLI::App& app, Shell& shell, unsigned which) {
   if (which & kCacheOption)
     app.add_option("--cache", o.cache, "Cache folder (default: $KTUNE_CACHE, else ~/.cache/ktune)")->type_name("DIR");
   if (which & kDeviceOption) {
-    app.add_option("--device", o.device, "Device, as `ktune devices` names it (default: the best)")->type_name("NAME");
+    app.add_option("--device", o.device, "Device, as `ktune devices` names it; several for one workload: cuda:0,cuda:1, or all (default: the best)")->type_name("NAME");
     app.add_flag("--share-device", o.shareDevice,
                  "Measure on a GPU although other processes use it: times are less sure");
   }
@@ -113,6 +113,29 @@ Result<runtime::DeviceInfo> chooseDevice(const std::string& name) {
     return unsupported("nothing can be compiled for the devices here (" + known + "): " + why.message());
   return notFound("there is no device \"" + name + "\"; there is: " + known +
                   "; `ktune doctor` says what is missing for others");
+}
+
+Result<std::vector<runtime::DeviceInfo>> chooseDevices(const std::string& names) {
+  std::vector<runtime::DeviceInfo> chosen;
+  if (names == "all") {
+    for (runtime::DeviceInfo& device : runtime::listDevices())
+      if (device.target.kind == schedule::DeviceKind::kCuda) chosen.push_back(std::move(device));
+    if (chosen.empty()) return notFound("--device all means every GPU, and there is none; `ktune doctor` says why");
+    if (Status compiles = canCompileFor(chosen[0].target.kind); !compiles.isOk()) return compiles;
+  } else {
+    for (size_t begin = 0; begin <= names.size();) {
+      const size_t end = std::min(names.find(',', begin), names.size());
+      KTUNE_ASSIGN(runtime::DeviceInfo device, chooseDevice(names.substr(begin, end - begin)));
+      chosen.push_back(std::move(device));
+      begin = end + 1;
+    }
+  }
+  for (const runtime::DeviceInfo& device : chosen) {
+    if (device.target.hardware != chosen[0].target.hardware)
+      return invalidArgument(device.name + " is other hardware than " + chosen[0].name +
+                             " and has kernels of its own; tune for one kind of device at a time");
+  }
+  return chosen;
 }
 
 cache::Stamp stampFor(const runtime::DeviceInfo& device) {

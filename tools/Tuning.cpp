@@ -4,10 +4,16 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cstdio>
+#include <functional>
+#include <mutex>
+#include <numeric>
+#include <thread>
 
 #include "base/File.h"
 #include "base/Log.h"
+#include "base/System.h"
 #include "tools/Display.h"
 #include "tools/RecordText.h"
 #include "tools/Signals.h"
@@ -19,14 +25,17 @@ namespace {
 // Less free space than this and the next flush of the database may fail: better to say so before tuning for minutes.
 constexpr uint64_t kMinFreeDiskBytes = uint64_t{16} << 20;
 
-/// A store that stops the tuning when it can keep nothing more. Results that cannot be kept are not worth more time.
+/// A store that stops the tuning when it can keep nothing more: results that cannot be kept are not worth more time.
+/// Several devices are tuned at once, each by a thread.
 class WatchedStore : public cache::Store {
  public:
   WatchedStore(cache::Store& store, CancellationFlag& stop) : store_(store), stop_(stop) {}
   Result<std::optional<cache::Record>> get(const op::Key& key, int32_t bucketIndex) override {
+    const std::lock_guard lock(mutex_);
     return store_.get(key, bucketIndex);
   }
   Status put(const cache::Record& record) override {
+    const std::lock_guard lock(mutex_);
     Status status = store_.put(record);
     if (!status.isOk()) {
       if (failure_.isOk()) failure_ = status;
@@ -44,6 +53,7 @@ class WatchedStore : public cache::Store {
   [[nodiscard]] const Status& failure() const { return failure_; }
 
  private:
+  std::mutex mutex_;
   cache::Store& store_;
   CancellationFlag& stop_;
   Status failure_;
@@ -166,24 +176,96 @@ Result<runtime::WorkerOptions> workerOptions(const Shell& shell, const runtime::
   return options;
 }
 
+namespace {
+
+/// One device with its share of the units.
+struct Shard {
+  runtime::DeviceInfo device;
+  std::unique_ptr<search::Compiler> compiler;
+  std::unique_ptr<search::Measurer> measurer;
+  std::vector<size_t> indices;  ///< Into the planned units.
+  std::vector<search::Unit> units;
+  search::Counters counters;
+  Result<std::vector<search::UnitReport>> reports = std::vector<search::UnitReport>();
+};
+
+/// Deals the units out: the heaviest first, each to the device that has least to do.
+void dealOut(const std::vector<PlannedUnit>& planned, std::vector<Shard>& shards) {
+  std::vector<size_t> order(planned.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) {
+    return planned[a].unit.weight > planned[b].unit.weight;
+  });
+  // A unit without weight still costs its proof.
+  constexpr double kLeastWeight = 1e-3;
+  std::vector<double> loads(shards.size(), 0);
+  for (size_t unit : order) {
+    const auto least = static_cast<size_t>(std::min_element(loads.begin(), loads.end()) - loads.begin());
+    loads[least] += std::max(kLeastWeight, planned[unit].unit.weight);
+    shards[least].indices.push_back(unit);
+  }
+  for (Shard& shard : shards) {
+    std::sort(shard.indices.begin(), shard.indices.end());
+    for (size_t unit : shard.indices) shard.units.push_back(planned[unit].unit);
+  }
+}
+
+Result<std::vector<Shard>> makeShards(const Shell& shell, const std::vector<runtime::DeviceInfo>& devices) {
+  std::vector<Shard> shards;
+  for (const runtime::DeviceInfo& device : devices) {
+    KTUNE_ASSIGN(runtime::WorkerOptions workers, workerOptions(shell, device));
+    if (workers.compileJobs == 0 && device.target.kind == schedule::DeviceKind::kCuda) {
+      // Kernels are compiled while others run: the threads that launch and check must not wait for a core.
+      const int cores = std::max(1, usableCores() - static_cast<int>(devices.size()));
+      workers.compileJobs = std::max(1, cores / static_cast<int>(devices.size()));
+    }
+    Shard shard;
+    shard.device = device;
+    KTUNE_ASSIGN(shard.compiler, runtime::makeCompilePool(workers, device.target));
+    KTUNE_ASSIGN(shard.measurer, runtime::makeMeasureClient(workers, device.target));
+    shards.push_back(std::move(shard));
+  }
+  return shards;
+}
+
+void add(search::Counters& to, const search::Counters& from) {
+  to.compiles += from.compiles;
+  to.measurements += from.measurements;
+  to.checks += from.checks;
+  to.hits += from.hits;
+  to.tuned += from.tuned;
+  to.compileSeconds += from.compileSeconds;
+  to.checkSeconds += from.checkSeconds;
+  to.measureSeconds += from.measureSeconds;
+  to.waitSeconds += from.waitSeconds;
+  to.starvedSeconds += from.starvedSeconds;
+}
+
+/// The part of the time in which the device was checked or timed rather than waiting for compilers, from a unit's second
+/// batch on: before there is nothing that it could do.
+double measuringShare(const search::Counters& counters) {
+  const double busy = counters.checkSeconds + counters.measureSeconds;
+  return busy > 0 ? busy / (busy + counters.starvedSeconds) : 0;
+}
+
+}  // namespace
+
 ExitCode tuneWorkload(const Shell& shell, const TuneOptions& options, const Workload& workload) {
   const double startedAt = monotonicSeconds();
   const Result<double> budget = parseDuration(options.budget);
   if (!budget) return shell.fail(ExitCode::kUsage, budget.error().withPrefix("--budget"));
-  const Result<runtime::DeviceInfo> device = chooseDevice(shell.common.device);
-  if (!device) return shell.fail(ExitCode::kDevice, device.error());
-  const cache::Stamp stamp = stampFor(*device);
-  const std::vector<PlannedUnit> planned = planUnits(workload, device->target.hardware);
+  const Result<std::vector<runtime::DeviceInfo>> devices = chooseDevices(shell.common.device);
+  if (!devices) return shell.fail(ExitCode::kDevice, devices.error());
+  const runtime::DeviceInfo& device = devices->front();
+  const cache::Stamp stamp = stampFor(device);
+  const std::vector<PlannedUnit> planned = planUnits(workload, device.target.hardware);
 
   Result<std::unique_ptr<cache::Store>> store = openForTuning(shell, options, planned, stamp);
   if (!store) return shell.fail(cacheExitCode(store.error()), store.error());
 
-  const Result<runtime::WorkerOptions> workers = workerOptions(shell, *device);
-  if (!workers) return shell.fail(ExitCode::kInternal, workers.error());
-  Result<std::unique_ptr<search::Compiler>> compiler = runtime::makeCompilePool(*workers, device->target);
-  if (!compiler) return shell.fail(ExitCode::kDevice, compiler.error());
-  Result<std::unique_ptr<search::Measurer>> measurer = runtime::makeMeasureClient(*workers, device->target);
-  if (!measurer) return shell.fail(ExitCode::kDevice, measurer.error());
+  Result<std::vector<Shard>> shards = makeShards(shell, *devices);
+  if (!shards) return shell.fail(ExitCode::kDevice, shards.error());
+  dealOut(planned, *shards);
 
   CancellationFlag stop;
   WatchedStore watched(**store, stop);
@@ -194,12 +276,10 @@ ExitCode tuneWorkload(const Shell& shell, const TuneOptions& options, const Work
   tuner.seed = options.seed;
   tuner.retune = options.retune;
   tuner.stamp = stamp;
-  tuner.target = device->target;
   tuner.cancellation = &stop;
-  std::vector<search::Unit> units;
-  for (const PlannedUnit& unit : planned) units.push_back(unit.unit);
 
-  Result<std::vector<search::UnitReport>> reports = internalError("");
+  std::vector<search::UnitReport> reports(planned.size());
+  Status failure;
   int signal = 0;
   {
     const bool terminal = ::isatty(STDERR_FILENO) == 1;
@@ -209,11 +289,36 @@ ExitCode tuneWorkload(const Shell& shell, const TuneOptions& options, const Work
                                         : Display::Mode::kLines,
                     planned);
     for (const std::string& note : workload.notes) logInfo(note);
-    tuner.onProgress = [&display](const search::Progress& progress) { display.progress(progress); };
-    tuner.onUnit = [&display](size_t unit, const search::UnitReport& report) { display.unitDone(unit, report); };
     const SignalGuard signals(stop);
-    reports = search::tuneUnits(units, tuner, **compiler, **measurer, watched, counters);
+    std::mutex displayMutex;
+    const auto tuneShard = [&](Shard& shard) {
+      search::TunerOptions own = tuner;
+      own.target = shard.device.target;
+      own.onProgress = [&](search::Progress progress) {
+        const std::lock_guard lock(displayMutex);
+        progress.unit = shard.indices[progress.unit];
+        progress.unitCount = planned.size();
+        display.progress(progress);
+      };
+      own.onUnit = [&](size_t unit, const search::UnitReport& report) {
+        const std::lock_guard lock(displayMutex);
+        display.unitDone(shard.indices[unit], report);
+      };
+      shard.reports = search::tuneUnits(shard.units, own, *shard.compiler, *shard.measurer, watched, shard.counters);
+    };
+    std::vector<std::thread> threads;
+    for (size_t i = 1; i < shards->size(); ++i) threads.emplace_back(tuneShard, std::ref((*shards)[i]));
+    tuneShard(shards->front());
+    for (std::thread& thread : threads) thread.join();
     signal = signals.received();
+  }
+  for (Shard& shard : *shards) {
+    add(counters, shard.counters);
+    if (!shard.reports) {
+      if (failure.isOk()) failure = shard.reports.error().withPrefix(shard.device.name);
+      continue;
+    }
+    for (size_t i = 0; i < shard.indices.size(); ++i) reports[shard.indices[i]] = std::move((*shard.reports)[i]);
   }
   const Status closed = (*store)->close();
 
@@ -221,16 +326,16 @@ ExitCode tuneWorkload(const Shell& shell, const TuneOptions& options, const Work
   if (!watched.failure().isOk())
     return shell.fail(ExitCode::kCache,
                       watched.failure().withPrefix("the cache could not keep a result (what was done before is kept)"));
-  if (!reports) {
+  if (!failure.isOk()) {
     const bool resources =
-        reports.error().code() == StatusCode::kUnavailable || reports.error().code() == StatusCode::kResourceExhausted;
-    return shell.fail(resources ? ExitCode::kDevice : ExitCode::kInternal, reports.error());
+        failure.code() == StatusCode::kUnavailable || failure.code() == StatusCode::kResourceExhausted;
+    return shell.fail(resources ? ExitCode::kDevice : ExitCode::kInternal, failure);
   }
   if (!closed.isOk()) return shell.fail(ExitCode::kCache, closed);
 
   Tally tally;
   const search::UnitReport* firstFailure = nullptr;
-  for (const search::UnitReport& report : *reports) {
+  for (const search::UnitReport& report : reports) {
     if (report.outcome == search::UnitOutcome::kHit) ++tally.hits;
     if (report.outcome == search::UnitOutcome::kTuned) ++tally.tuned;
     if (report.outcome == search::UnitOutcome::kNotReached) ++tally.notReached;
@@ -246,6 +351,8 @@ ExitCode tuneWorkload(const Shell& shell, const TuneOptions& options, const Work
                     " units have had time for their default only; tune them with --retune and a larger --budget");
   const double seconds = monotonicSeconds() - startedAt;
 
+  std::string names;
+  for (const runtime::DeviceInfo& each : *devices) names += (names.empty() ? "" : ",") + each.name;
   ExitCode code = ExitCode::kOk;
   Status trouble;
   const std::string kept = std::to_string(tally.done()) + " of " + std::to_string(planned.size()) +
@@ -265,12 +372,12 @@ ExitCode tuneWorkload(const Shell& shell, const TuneOptions& options, const Work
 
   if (shell.common.json) {
     Json unitsJson = Json::array();
-    for (size_t i = 0; i < planned.size(); ++i) unitsJson.push_back(unitJson(planned[i], (*reports)[i]));
+    for (size_t i = 0; i < planned.size(); ++i) unitsJson.push_back(unitJson(planned[i], reports[i]));
     Json outOfScope = Json::array();
     for (const OutOfScope& o : workload.outOfScope) outOfScope.push_back({{"operator", o.op}, {"why", o.why}});
     Json json = {{"source", workload.source},
-                 {"device", device->name},
-                 {"hardware", device->target.hardware},
+                 {"device", names},
+                 {"hardware", device.target.hardware},
                  {"cache", (*store)->location()},
                  {"units", std::move(unitsJson)},
                  {"counters",
@@ -284,7 +391,9 @@ ExitCode tuneWorkload(const Shell& shell, const TuneOptions& options, const Work
                    {"compile_seconds", counters.compileSeconds},
                    {"check_seconds", counters.checkSeconds},
                    {"measure_seconds", counters.measureSeconds},
-                   {"wait_seconds", counters.waitSeconds}}},
+                   {"wait_seconds", counters.waitSeconds},
+                   {"starved_seconds", counters.starvedSeconds},
+                   {"measuring_share", measuringShare(counters)}}},
                  {"seconds", seconds},
                  {"interrupted", signal != 0},
                  {"out_of_scope", std::move(outOfScope)},
@@ -292,7 +401,7 @@ ExitCode tuneWorkload(const Shell& shell, const TuneOptions& options, const Work
     if (!trouble.isOk()) json["error"] = errorJson(code, trouble.code(), trouble.message());
     printJson(json);
   } else {
-    std::string text = unitsTable(planned, *reports);
+    std::string text = unitsTable(planned, reports);
     if (!workload.outOfScope.empty()) {
       text += "not tuned yet (out of scope):";
       for (const OutOfScope& o : workload.outOfScope) text += (&o == &workload.outOfScope.front() ? " " : ", ") + o.op;
@@ -302,7 +411,7 @@ ExitCode tuneWorkload(const Shell& shell, const TuneOptions& options, const Work
     text += format(
         "%zu units on %s: %lld in the cache, %lld tuned, %lld failed, %lld not reached; %lld compiles, %lld "
         "measurements; %.2f s\n",
-        planned.size(), device->name.c_str(), static_cast<long long>(tally.hits), static_cast<long long>(tally.tuned),
+        planned.size(), names.c_str(), static_cast<long long>(tally.hits), static_cast<long long>(tally.tuned),
         static_cast<long long>(tally.failed), static_cast<long long>(tally.notReached),
         static_cast<long long>(counters.compiles), static_cast<long long>(counters.measurements), seconds);
     printText(text);

@@ -157,9 +157,12 @@ class KernelBuilder {
   Type element(int32_t value) const {
     return elementType(b.getContext(), problem.types[static_cast<size_t>(value)].dtype);
   }
+  Type storedElement(int32_t value) const {
+    return elementType(b.getContext(), schedule::storedTypeOf(problem, value));
+  }
   MemRefType bufferType(int32_t value) const {
     auto size = [](const op::Dim& d) { return d.isStatic() ? d.factor : ShapedType::kDynamic; };
-    return MemRefType::get({size(rowsOf(value)), size(flatColumns(value))}, element(value));
+    return MemRefType::get({size(rowsOf(value)), size(flatColumns(value))}, storedElement(value));
   }
   Value index(int64_t n) { return arith::ConstantIndexOp::create(b, loc, n); }
   Value extent(const op::Dim& dim) {
@@ -194,9 +197,10 @@ class KernelBuilder {
   Value load(int32_t value, const Step& step, int64_t prefetch) {
     bool oneRow = isOne(rowsOf(value)), oneColumn = isOne(flatColumns(value));
     Value zero = (oneRow || oneColumn) ? index(0) : Value();
-    return LoadTileOp::create(b, loc, tileType(value, step), buffers[value], oneRow ? zero : step.row,
-                              oneColumn ? zero : step.column, oneRow ? Value() : step.rowLimit,
-                              oneColumn ? Value() : step.columnLimit, prefetch);
+    Value tile = LoadTileOp::create(b, loc, tileType(value, step).clone(storedElement(value)), buffers[value],
+                                    oneRow ? zero : step.row, oneColumn ? zero : step.column,
+                                    oneRow ? Value() : step.rowLimit, oneColumn ? Value() : step.columnLimit, prefetch);
+    return narrowed(tile, element(value));
   }
 
   Value evaluate(int32_t value, Step& step) {
@@ -266,6 +270,8 @@ class KernelBuilder {
     bool oneRow = isOne(rowsOf(value)), oneColumn = isOne(flatColumns(value));
     Value zero = (oneRow || oneColumn) ? index(0) : Value();
     Value result = broadcast(evaluate(value, step), tileType(value, step));
+    if (storedElement(value) != element(value))
+      result = arith::ExtFOp::create(b, loc, tileType(value, step).clone(storedElement(value)), result);
     StoreTileOp::create(b, loc, result, buffers[value], oneRow ? zero : step.row, oneColumn ? zero : step.column,
                         oneRow ? Value() : step.rowLimit, oneColumn ? Value() : step.columnLimit, streams(value));
   }
@@ -470,6 +476,8 @@ class KernelBuilder {
     // The threads hold whole rows: everything is read once.
     Value limit = space.columns.factor == shape.columns ? Value() : columnCount;
     Step step{row, index(0), shape.rows, shape.columns, rowLimit, limit, DenseMap<int32_t, Value>()};
+    // All loads first: behind the barrier of a sum they would wait once more for memory.
+    for (int32_t input : group.inputs) evaluate(input, step);
     for (int32_t node : group.nodes) {
       const op::Node& n = problem.primitives.nodes[static_cast<size_t>(node)];
       if (op::findOperator(n.op)->kind != op::OperatorKind::kReduction) continue;

@@ -131,7 +131,7 @@ Result<cache::Plan> layoutPlan(const Problem& problem, const schedule::PlanGenom
     for (int32_t value : groups[k].outputs) {
       if (home.count(value)) continue;
       const Problem::Matrix matrix = problem.matrixOf(value);
-      int64_t bytes = op::dtypeBytes(problem.types[static_cast<size_t>(value)].dtype);
+      int64_t bytes = op::dtypeBytes(schedule::storedTypeOf(problem, value));
       Extent size{matrix.rows.factor * matrix.columns.factor * bytes,
                   std::max(matrix.rows.symbol, matrix.columns.symbol), 1};
       home[value] = cache::WorkspaceParameter{static_cast<int32_t>(plan.workspaces.size())};

@@ -66,8 +66,8 @@ std::string lanesRule(const KernelSchedule& s, const KernelFacts& f) {
   }
   if (s.lanes == 1) return {};
   if (f.laneColumns % s.lanes != 0) return "does not divide rows of " + number(f.laneColumns) + " elements";
-  if (s.lanes * f.elementBytes > 32)
-    return "takes " + number(int64_t{s.lanes} * f.elementBytes) + " bytes; the most is 32";
+  if (s.lanes * f.memoryBytes > 32)
+    return "takes " + number(int64_t{s.lanes} * f.memoryBytes) + " bytes; the most is 32";
   if (int64_t{s.columnThreads} * s.lanes / 2 >= f.columns) return "leaves half of the threads idle";
   return tileRegisters(s.lanes, f) > kMostTileRegisters ? "needs too many registers" : "";
 }
@@ -328,7 +328,7 @@ KernelSchedule defaultCudaSchedule(const KernelFacts& f, const Target& t) {
   s.generator = f.generator;
   s.family = DeviceFamily::kCuda;
   // Sixteen bytes an access, as wide as one row allows.
-  s.lanes = 16 / std::clamp(f.generator == Generator::kContraction ? f.operandBytes : f.elementBytes, 1, 16);
+  s.lanes = 16 / std::clamp(f.generator == Generator::kContraction ? f.operandBytes : f.memoryBytes, 1, 16);
   if (f.generator != Generator::kContraction) {
     while (s.lanes > 1 && f.laneColumns % s.lanes != 0) s.lanes /= 2;
     const int64_t vectors = (f.columns + s.lanes - 1) / s.lanes;

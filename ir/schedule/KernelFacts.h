@@ -24,6 +24,7 @@ struct KernelFacts {
   bool batchInvariant = false;
 
   // What only cuda's rules ask.
+  int memoryBytes = 1;           ///< Of the widest element that it reads or writes.
   int64_t laneColumns = 1;       ///< Every row that is read or written has a multiple of this many elements.
   int operandBytes = 4;          ///< Of one element of a contraction's operands.
   int64_t operandAlignment = 1;  ///< Bytes to which every row of a contraction's operands is aligned.

@@ -337,6 +337,7 @@ KernelFacts factsOf(const Problem& problem, const Group& group, const Target& ta
   auto wide = [&](int32_t value) { return space.flat || problem.matrixOf(value).columns == space.columns; };
   for (const std::vector<int32_t>* list : {&group.inputs, &group.outputs}) {
     for (int32_t value : *list) {
+      facts.memoryBytes = std::max(facts.memoryBytes, op::dtypeBytes(storedTypeOf(problem, value)));
       // What has rows of its own must start each of them at a whole number of lanes.
       const int64_t stride = rowStrideOf(problem, value).factor;
       if (!space.flat && wide(value)) facts.laneColumns = std::gcd(facts.laneColumns, stride);

@@ -192,7 +192,10 @@ Result<std::vector<search::CompileOutcome>> CompilePool::compile(const schedule:
         next = requests.size();
         return;
       }
-      outcomes[index] = std::move(*outcome);
+      // Killed because the caller's time was over, not its own: nothing is known of it.
+      const bool cutShort = outcome->rejection && outcome->rejection->reason == "compile-timeout" &&
+                            outcome->seconds < options_.compileTimeoutSeconds && deadline.passed();
+      if (!cutShort) outcomes[index] = std::move(*outcome);
     }
   };
   const int lanes = static_cast<int>(std::min<size_t>(static_cast<size_t>(jobs_), requests.size()));

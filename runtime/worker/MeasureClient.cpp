@@ -49,6 +49,7 @@ class MeasureClient final : public search::Measurer {
   std::unique_ptr<WorkerFolders> folders_;
   std::unique_ptr<Child> child_;
   std::string problem_;  ///< Encoded; empty before open().
+  bool final_ = false;
   uint64_t seed_ = 1;
   std::map<int64_t, Entry> plans_;
 
@@ -120,6 +121,7 @@ Result<search::MeasureFacts> MeasureClient::start(bool measureFacts, Deadline de
     writer.raw(problem_);
     writer.u64(seed_);
     writer.u64(options_.measureMemoryBytes);
+    writer.boolean(final_);
     writer.boolean(measureFacts);
     KTUNE_ASSIGN(const Answer answer, ask(writer.bytes(), false, 0, deadline));
     if (!answer.frame) {
@@ -147,6 +149,7 @@ Result<search::MeasureFacts> MeasureClient::open(const schedule::Problem& proble
   encodeProblem(writer, problem);
   problem_ = writer.take();
   seed_ = options.seed;
+  final_ = options.final;
   Result<search::MeasureFacts> facts = start(true, deadline);
   if (!facts) {
     forgetChild();

@@ -54,7 +54,7 @@ class Session {
         device_(device),
         channel_(channel) {}
 
-  Status open(uint64_t memoryBytes, bool measureFacts);
+  Status open(uint64_t memoryBytes, bool final, bool measureFacts);
   [[nodiscard]] const search::MeasureFacts& facts() const { return facts_; }
   std::string load(int64_t id, const std::string& bytes);
   void drop(int64_t id) { plans_.erase(id); }
@@ -86,7 +86,7 @@ class Session {
   Status renew(const LoadedPlan& plan, const std::vector<int64_t>& symbols, const BufferRing& ring);
 };
 
-Status Session::open(uint64_t memoryBytes, bool measureFacts) {
+Status Session::open(uint64_t memoryBytes, bool final, bool measureFacts) {
   KTUNE_ASSIGN(types_, op::inferTypes(problem_.source));
   uint64_t cap = memoryBytes != 0 ? memoryBytes : availableMemoryBytes() / 2;
   if (cap == 0) cap = device_.target().memoryBytes;
@@ -99,7 +99,8 @@ Status Session::open(uint64_t memoryBytes, bool measureFacts) {
     if (memoryBytes != 0) timingCap = std::min(timingCap, cap);
   }
   buffers_ =
-      std::make_unique<TimingBuffers>(device_, TimingBuffers::lastLevelBytes(device_.target()), timingCap, seed_);
+      std::make_unique<TimingBuffers>(device_, TimingBuffers::lastLevelBytes(device_.target()), timingCap, seed_,
+                                      final);
   // Extents grow with the symbols: the high end takes most.
   const std::vector<bool> borrowed = weightsToBorrow();
   const uint64_t timing =
@@ -263,7 +264,12 @@ Result<std::string> Session::sample(int64_t id, uint32_t point, double seconds) 
   LoadedPlan& plan = *entry.plan;
   const std::vector<int64_t>& symbols = points_[point];
   KTUNE_ASSIGN(const BufferRing* const ring, ringFor(point));
-  KTUNE_TRY(ensureWorkspace(plan.workspaceBytes(symbols)));
+  if (Status status = ensureWorkspace(plan.workspaceBytes(symbols)); !status.isOk()) {
+    // Too much beside the timing buffers is the candidate's fault; the next one gets a workspace of its own size.
+    if (status.code() == StatusCode::kResourceExhausted)
+      return rejectedFrame("load-failed", "workspace: " + status.message());
+    return status;
+  }
   KTUNE_TRY(renew(plan, symbols, *ring));
 
   std::unique_ptr<TimedCalls>& calls = entry.calls[point];
@@ -314,11 +320,12 @@ int runMeasureWorker(FrameChannel channel, Device& device) {
       Result<schedule::Problem> problem = decodeProblem(reader);
       const uint64_t seed = reader.u64();
       const uint64_t memoryBytes = reader.u64();
+      const bool final = reader.boolean();
       const bool measure = reader.boolean();
       Status status = problem ? reader.finish() : problem.error();
       if (status.isOk()) {
         session = std::make_unique<Session>(std::move(*problem), seed, device, channel);
-        status = session->open(memoryBytes, measure);
+        status = session->open(memoryBytes, final, measure);
       }
       if (status.isOk()) {
         ByteWriter writer = startFrame(FrameKind::kFacts);

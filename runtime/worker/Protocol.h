@@ -23,8 +23,8 @@ enum class FrameKind : uint8_t {
   // From the tuner.
   kProblem = 1,     ///< blob canonical, u32 bucket index, target: the problem of the compiles that follow. No answer.
   kCompile = 2,     ///< genome. Answer: kCompiled or kRejected.
-  kOpen = 3,        ///< blob canonical, u32 bucket index, u64 seed, u64 memory bytes, bool measure: when false the
-                    ///< facts may be zeros (a restart, they are known). Answer: kFacts or kFailed.
+  kOpen = 3,        ///< blob canonical, u32 bucket index, u64 seed, u64 memory bytes, bool final, bool measure: when
+                    ///< false the facts may be zeros (a restart, they are known). Answer: kFacts or kFailed.
   kLoad = 4,        ///< i64 id, blob plan. Answer: kLoaded or kRejected.
   kDrop = 5,        ///< i64 id. No answer.
   kCheck = 6,       ///< i64 id, u8 level. Answer: any number of kPhase, then kChecked, kRejected or kFailed.

@@ -18,7 +18,7 @@ constexpr size_t kPageBytes = 4096;
 constexpr size_t kTensorAlignment = 256;
 constexpr size_t kMostSets = size_t{1} << 14;
 // Where a round over all sets is the least that can be timed.
-constexpr size_t kMostSetsOfRounds = size_t{1} << 11;
+constexpr size_t kFewSets = 512;
 constexpr size_t kPieceBytes = size_t{1} << 20;
 
 size_t roundUp(size_t n, size_t to) {
@@ -115,8 +115,9 @@ struct TimingBuffers::Layout {
   size_t sets = 2;
 };
 
-TimingBuffers::TimingBuffers(Device& device, uint64_t lastLevelBytes, uint64_t memoryBytes, uint64_t seed)
-    : device_(device), memoryBytes_(memoryBytes), coldBytes_(0), seed_(seed) {
+TimingBuffers::TimingBuffers(Device& device, uint64_t lastLevelBytes, uint64_t memoryBytes, uint64_t seed,
+                             bool manySets)
+    : device_(device), memoryBytes_(memoryBytes), coldBytes_(0), seed_(seed), manySets_(manySets) {
   const uint64_t cache = lastLevelBytes == 0 ? kUnknownCacheBytes : lastLevelBytes;
   coldBytes_ = std::min({2 * cache, memoryBytes / 2, kMostColdBytes});
 }
@@ -158,7 +159,7 @@ TimingBuffers::Layout TimingBuffers::layOut(const op::Graph& graph, const std::v
   // end is reached. Two sets that overlap for the most part then keep addresses from repeating at little more than the
   // memory of one.
   const bool overlap = setBytes >= coldBytes_;
-  const size_t most = device_.sharesHostMemory() ? kMostSets : kMostSetsOfRounds;
+  const size_t most = manySets_ || device_.sharesHostMemory() ? kMostSets : kFewSets;
   layout.sets =
       overlap ? 2 : std::clamp<size_t>((coldBytes_ + setBytes - 1) / std::max<size_t>(setBytes, 1) + 1, 2, most);
   const auto spread = [&](Layout::Part& part) {

@@ -56,7 +56,9 @@ class BufferRing {
 class TimingBuffers {
  public:
   /// LASTLEVELBYTES: of the cache, 0 unknown. MEMORYBYTES: cap of everything here. DEVICE must outlive the buffers.
-  TimingBuffers(Device& device, uint64_t lastLevelBytes, uint64_t memoryBytes, uint64_t seed);
+  /// MANYSETS: on a device that runs whole rounds over the sets, as many sets as coldness takes; else at most 512, so
+  /// that preparing a round stays cheap: sets of tiny tensors then come again while the cache still has them.
+  TimingBuffers(Device& device, uint64_t lastLevelBytes, uint64_t memoryBytes, uint64_t seed, bool manySets = true);
   /// The last cache before a device's memory.
   [[nodiscard]] static uint64_t lastLevelBytes(const schedule::Target& target);
 
@@ -88,6 +90,7 @@ class TimingBuffers {
   struct Layout;
   Device& device_;
   uint64_t memoryBytes_, coldBytes_, seed_;
+  bool manySets_;
   std::map<op::DType, Arena> inputs_;
   Arena outputs_;
   std::map<op::DType, size_t> expectedInputs_;

@@ -204,7 +204,7 @@ class BadInputTest(CliTest):
             (["warm-cache", "--manifest", good, "--jobs", "-1"], 2, "--jobs"),
             (["warm-cache", "--manifest", good, "--log", "loud"], 2, "loud"),
             (["warm-cache", "--manifest", good, "--device", "abacus"], 4, "abacus"),
-            (["warm-cache", "--manifest", good, "--device", "cuda:0"], 4, "cuda:0"),
+            (["warm-cache", "--manifest", good, "--device", "cuda:99"], 4, "cuda:99"),
             # Files.
             (["warm-cache", "--manifest", w.root + "/absent.json"], 2, "absent.json"),
             (["warm-cache", "--manifest", w.root], 2, w.root),

@@ -133,6 +133,7 @@ Result<Finding> verifyRecord(const cache::Record& record, Bench& bench, uint64_t
   KTUNE_ASSIGN(const schedule::Problem problem, schedule::Problem::create(*graph, record.bucket));
   search::MeasureOptions measure;
   measure.seed = seed;
+  measure.final = true;
   search::Measurer& measurer = *bench.measurer;
   KTUNE_TRY(measurer.open(problem, measure, Deadline::after(kStepSeconds)).status());
   KTUNE_ASSIGN(const std::optional<search::Rejection> refused,

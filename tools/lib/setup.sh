@@ -1,7 +1,8 @@
 # Shared by tools/quickstart, tools/test and .ci/run: installing what is missing, and timing stages. Sourced by bash.
 # shellcheck shell=bash
 
-# The packages of Debian 12 that ktune is built with: the one list. Groups: build (compile and run), test, lint.
+# The packages of Debian 12 that ktune is built with: the one list. Groups: build (compile and run), test, lint,
+# wheels (findCuda).
 ktunePackagesBuild=(
   cmake ninja-build g++ ccache git python3
   llvm-22-dev llvm-22-tools libmlir-22-dev mlir-22-tools lld-22 liblld-22-dev zlib1g-dev
@@ -11,6 +12,7 @@ ktunePackagesBuild=(
 )
 ktunePackagesTest=(binutils libopenblas0-pthread)
 ktunePackagesLint=(clang-format-14 clang-tidy-14)
+ktunePackagesWheels=(python3-pip)
 
 die() {
   printf '%s: %s\n' "$(basename "$0")" "$*" >&2
@@ -66,6 +68,7 @@ installMissing() {
       build) wanted+=("${ktunePackagesBuild[@]}") ;;
       test) wanted+=("${ktunePackagesTest[@]}") ;;
       lint) wanted+=("${ktunePackagesLint[@]}") ;;
+      wheels) wanted+=("${ktunePackagesWheels[@]}") ;;
       *) die "no package group '$group'" ;;
     esac
   done
@@ -90,6 +93,34 @@ Installing them needs root or sudo. As root:
     </dev/null ||
     die "apt-get could not install the packages above. LLVM 22 is in Debian 12 (bookworm) main through bookworm-security; is that in your sources?"
 }
+
+# ---- CUDA: cuda.h, nvrtc.h and NVRTC (docs/cuda.md), from a toolkit where there is one, else from NVIDIA's wheels.
+
+cudaWheels=(nvidia-cuda-runtime nvidia-cuda-nvrtc)
+cudaWheelsVersion="13.0.*"
+cudaWheelsFolder=build/cuda-wheels
+
+# findCuda [install]: CUDA_HOME names the wheels' folder where they stand in for a toolkit; CMake and ktune look there.
+findCuda() {
+  local home=$PWD/$cudaWheelsFolder/nvidia/cu13
+  if [ -e "${CUDA_HOME:-/usr/local/cuda}/include/nvrtc.h" ]; then
+    echo "CUDA: the toolkit in ${CUDA_HOME:-/usr/local/cuda}"
+    return
+  fi
+  if [ "${1:-}" = install ] && ! isCudaFolder "$home"; then
+    echo "CUDA: installing NVIDIA's wheels into $cudaWheelsFolder"  # Nothing of the system's Python changes.
+    ({ python3 -m pip --version >/dev/null 2>&1 || installMissing wheels; } &&
+      python3 -m pip install -q --no-deps --disable-pip-version-check --root-user-action=ignore \
+        --upgrade --target "$cudaWheelsFolder" "${cudaWheels[@]/%/==$cudaWheelsVersion}" </dev/null) || true
+  fi
+  if isCudaFolder "$home"; then
+    export CUDA_HOME=$home
+    echo "CUDA: NVIDIA's wheels in $CUDA_HOME"
+  else
+    echo "CUDA: neither a toolkit nor NVIDIA's wheels (${cudaWheels[*]}) can be had; going on without the CUDA device"
+  fi
+}
+isCudaFolder() { [ -e "$1/include/cuda.h" ] && [ -e "$1/include/nvrtc.h" ] && [ -e "$1/lib/libnvrtc.so.13" ]; }
 
 # ---- Building.
 

@@ -39,6 +39,7 @@ class KernelPrinter {
     if (!roleText || !nameList) return internalError("the kernel was not made for cuda");
     combined = roleText.getValue() == "combined";
     kernel.walk([&](ir::StoreTileOp store) { written.insert(store.getBuffer()); });
+    kernel.walk([&](ir::ReduceOp) { ++reductionsLeft; });
     for (const char* word : kReserved) used.insert(word);
     for (auto [i, argument] : llvm::enumerate(kernel.getArguments())) {
       const std::string name = fresh(cast<StringAttr>(nameList[i]).getValue().str());
@@ -69,6 +70,7 @@ class KernelPrinter {
     printSignature();
     printBlock(kernel.getBody().front());
     flush();
+    depth = 0;
     line("}");
     if (!problem.empty()) return internalError(problem);
     return out;
@@ -85,6 +87,7 @@ class KernelPrinter {
   bool combined = false;
   std::string out, problem;
   int depth = 0;
+  int reductionsLeft = 0;
   std::set<std::string> used;
   std::map<std::string, int> counters;
   DenseSet<Value> written;
@@ -240,7 +243,9 @@ class KernelPrinter {
       line("const int64 " + name + " = " + a + " " + sign + " " + b + ";");
       indices[result] = name;
     };
-    if (auto constant = dyn_cast<arith::ConstantOp>(op)) {
+    if (auto times = dyn_cast<arith::MulIOp>(op); times && indices[op.getOperand(1)] == "1") {
+      indices[result] = indices[op.getOperand(0)];
+    } else if (auto constant = dyn_cast<arith::ConstantOp>(op)) {
       indices[result] = std::to_string(cast<IntegerAttr>(constant.getValue()).getInt());
     } else if (auto id = dyn_cast<ir::TileIdOp>(op)) {
       const bool contraction = s.generator == Generator::kContraction;
@@ -315,10 +320,16 @@ class KernelPrinter {
     return array;
   }
 
+  void unrolled(const std::string& loop) {
+    out += "#pragma unroll\n";
+    line(loop);
+  }
+
   void nest(bool oneRow, bool oneColumn, const std::vector<std::string>& body) {
     const int before = depth;
-    if (!oneRow) line("for (int i = 0; i < L::kRows; ++i) {"), ++depth;
-    if (!oneColumn) line("for (int j = 0; j < L::kColumns; ++j) {"), ++depth;
+    // Unrolled, or arrays would have to lie in memory.
+    if (!oneRow) unrolled("for (int i = 0; i < L::kRows; ++i) {"), ++depth;
+    if (!oneColumn) unrolled("for (int j = 0; j < L::kColumns; ++j) {"), ++depth;
     for (const std::string& statement : body) line(statement);
     while (depth > before) --depth, line("}");
   }
@@ -404,7 +415,8 @@ class KernelPrinter {
   void printReduce(ir::ReduceOp reduce) {
     const std::string array = arrayOf(reduce.getTile());
     line(declare(reduce.getResult(), "total") + ";");
-    line("sumRows<L>(" + tiles[reduce.getResult()].text + ", " + array + ");");
+    const bool last = --reductionsLeft == 0 && !reduce->getParentOfType<scf::ForOp>();
+    line("sumRows<L, " + std::string(flag(!last)) + ">(" + tiles[reduce.getResult()].text + ", " + array + ");");
   }
 
   void printContract(ir::ContractOp contract) {

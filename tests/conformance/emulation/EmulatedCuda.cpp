@@ -24,7 +24,7 @@ class EmulatedPlan final : public runtime::LoadedPlan {
   Status run(std::span<void* const> tensors, std::span<const int64_t> symbolValues, void* workspace) override {
     const std::vector<int64_t> symbols(symbolValues.begin(), symbolValues.end());
     const std::vector<runtime::WorkspaceSlot> slots = workspaceSlots(symbols);
-    using Launcher = void (*)(void (*)(), const uint64_t*, int, const unsigned*, unsigned);
+    using Launcher = void (*)(void (*)(), const uint64_t*, int, const unsigned*, unsigned, unsigned);
     auto launcher = reinterpret_cast<Launcher>(::dlsym(library_, "emulated_launch"));
     for (const cache::Launch& launch : plan_.launches) {
       auto kernel = reinterpret_cast<void (*)()>(::dlsym(library_, launch.symbol.c_str()));
@@ -41,7 +41,7 @@ class EmulatedPlan final : public runtime::LoadedPlan {
       unsigned grid[3];
       for (size_t d = 0; d < 3; ++d) grid[d] = static_cast<unsigned>(launch.grid[d].evaluate(symbols));
       launcher(kernel, arguments.data(), static_cast<int>(arguments.size()), grid,
-               static_cast<unsigned>(launch.block[0]));
+               static_cast<unsigned>(launch.block[0]), static_cast<unsigned>(launch.dynamicSharedBytes));
     }
     return Status::ok();
   }

@@ -9,7 +9,9 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#if !defined(__x86_64__)
 #include <ucontext.h>
+#endif
 
 #include <vector>
 
@@ -62,8 +64,59 @@ namespace emulation {
 
 constexpr size_t kStackBytes = 256 << 10;
 
-struct Thread {
+// Switching between coroutines: a block switches hundreds of thousands of times, and swapcontext() calls the system
+// each time.
+#if defined(__x86_64__)
+asm(R"(
+.text
+.type emulation_switch, @function
+emulation_switch:
+  push %rbp
+  push %rbx
+  push %r12
+  push %r13
+  push %r14
+  push %r15
+  mov %rsp, (%rdi)
+  mov %rsi, %rsp
+  pop %r15
+  pop %r14
+  pop %r13
+  pop %r12
+  pop %rbx
+  pop %rbp
+  ret
+.size emulation_switch, .-emulation_switch
+)");
+extern "C" void emulation_switch(void** save, void* next) __attribute__((visibility("hidden")));
+struct Context {
+  void* stackPointer = nullptr;
+  void start(char* stack, size_t bytes, void (*entry)()) {
+    auto top = reinterpret_cast<uintptr_t>(stack + bytes) & ~uintptr_t{15};
+    auto* words = reinterpret_cast<uintptr_t*>(top);
+    words[-1] = 0;  // Where entry() would return to: it never does.
+    words[-2] = reinterpret_cast<uintptr_t>(entry);
+    for (int i = 3; i <= 8; ++i) words[-i] = 0;
+    stackPointer = words - 8;
+  }
+  void switchTo(Context& next) { emulation_switch(&stackPointer, next.stackPointer); }
+};
+#else
+struct Context {
   ucontext_t context;
+  void start(char* stack, size_t bytes, void (*entry)()) {
+    getcontext(&context);
+    context.uc_stack.ss_sp = stack;
+    context.uc_stack.ss_size = bytes;
+    context.uc_link = nullptr;
+    makecontext(&context, entry, 0);
+  }
+  void switchTo(Context& next) { swapcontext(&context, &next.context); }
+};
+#endif
+
+struct Thread {
+  Context context;
   std::vector<char> stack;
   bool waiting = false;  ///< At a barrier.
   bool done = false;
@@ -76,20 +129,20 @@ struct Group {
 inline std::vector<Thread> threads;
 inline Group wholeBlock;
 inline std::vector<Group> warps;
-inline ucontext_t scheduler;
+inline Context scheduler;
 inline unsigned current = 0;
 inline const uint64_t* arguments = nullptr;
 inline void (*kernel)() = nullptr;
 inline int argumentCount = 0;
 alignas(128) inline char dynamicShared[256 << 10];
+inline size_t dynamicSharedBytes = sizeof dynamicShared;
 struct alignas(16) Slot {
   char bytes[64];
 };
 inline Slot slots[1024];
 
 inline void yield() {
-  const unsigned self = current;
-  swapcontext(&threads[self].context, &scheduler);
+  threads[current].context.switchTo(scheduler);
 }
 inline void release(Group& group) {
   group.arrived = 0;
@@ -138,6 +191,7 @@ inline void threadMain() {
   threads[self].done = true;
   leave(warps[self / 32]);
   leave(wholeBlock);
+  yield();  // For good.
 }
 
 }  // namespace emulation
@@ -218,11 +272,13 @@ void emulatedMultiplyAdd(float& d0, float& d1, float& d2, float& d3, const unsig
 /// Runs KERNEL (a function of COUNT 64-bit arguments) for every block of the grid, one after the other.
 extern "C" __attribute__((visibility("default"))) void emulated_launch(void (*kernel)(), const uint64_t* arguments,
                                                                        int count, const unsigned* grid,
-                                                                       unsigned block) {
+                                                                       unsigned block, unsigned sharedBytes) {
   using namespace emulation;
   emulation::kernel = kernel;
   emulation::arguments = arguments;
   argumentCount = count;
+  if (sharedBytes > sizeof dynamicShared) abort();
+  dynamicSharedBytes = sharedBytes;
   gridDim = {grid[0], grid[1], grid[2]};
   blockDim = {block, 1, 1};
   threads.resize(block);
@@ -231,14 +287,10 @@ extern "C" __attribute__((visibility("default"))) void emulated_launch(void (*ke
     for (unsigned y = 0; y < grid[1]; ++y) {
       for (unsigned x = 0; x < grid[0]; ++x) {
         blockIdx = {x, y, z};
-        memset(dynamicShared, 0xff, sizeof dynamicShared);  // NaNs: what nobody wrote must not be used.
+        memset(dynamicShared, 0xff, dynamicSharedBytes);  // NaNs: what nobody wrote must not be used.
         for (Thread& t : threads) {
-          getcontext(&t.context);
-          t.context.uc_stack.ss_sp = t.stack.data();
-          t.context.uc_stack.ss_size = t.stack.size();
-          t.context.uc_link = &scheduler;
+          t.context.start(t.stack.data(), t.stack.size(), threadMain);
           t.waiting = t.done = false;
-          makecontext(&t.context, threadMain, 0);
         }
         wholeBlock = {0, block, block, 0};
         warps.clear();
@@ -253,7 +305,7 @@ extern "C" __attribute__((visibility("default"))) void emulated_launch(void (*ke
             ran = true;
             current = t;
             threadIdx = {t, 0, 0};
-            swapcontext(&scheduler, &threads[t].context);
+            scheduler.switchTo(threads[t].context);
           }
           if (!ran) abort();  // Threads wait at different barriers: a GPU would hang.
         }

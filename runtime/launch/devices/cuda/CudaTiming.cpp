@@ -168,15 +168,18 @@ Result<std::unique_ptr<TimedCalls>> makeTimedCalls(CudaPlan& plan, const std::ve
       KTUNE_TRY(plan.launchAll(set, symbolValues, workspace, /*programmatic=*/false));
     return Status::ok();
   };
-  // A round outside any graph: whatever a launch may have to load is loaded, and says how many rounds make a graph.
-  KTUNE_TRY(round());
-  Stopwatch watch(context);
-  KTUNE_TRY(watch.start());
-  KTUNE_TRY(round());
-  KTUNE_ASSIGN(const double roundNs, watch.stop());
-  const double wanted = std::ceil(kLeastGraphNs / std::max(roundNs, 1.0));
+  // A call outside any graph: whatever a launch may have to load is loaded. A round of few says how many make a graph.
+  KTUNE_TRY(plan.launchAll(sets.front(), symbolValues, workspace, /*programmatic=*/false));
   const size_t mostRounds = std::max<size_t>(1, kMostGraphCalls / sets.size());
-  const auto rounds = static_cast<size_t>(std::clamp(wanted, 1.0, static_cast<double>(mostRounds)));
+  size_t rounds = 1;
+  if (mostRounds > 1) {
+    Stopwatch watch(context);
+    KTUNE_TRY(watch.start());
+    KTUNE_TRY(round());
+    KTUNE_ASSIGN(const double roundNs, watch.stop());
+    const double wanted = std::ceil(kLeastGraphNs / std::max(roundNs, 1.0));
+    rounds = static_cast<size_t>(std::clamp(wanted, 1.0, static_cast<double>(mostRounds)));
+  }
   KTUNE_ASSIGN(std::unique_ptr<CallGraph> graph, CallGraph::capture(plan.context(), [&]() -> Status {
                  for (size_t i = 0; i < rounds; ++i) KTUNE_TRY(round());
                  return Status::ok();

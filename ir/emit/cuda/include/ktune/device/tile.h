@@ -96,8 +96,8 @@ __device__ inline void mask(V (&result)[ROWS][L::kColumns], const V (&tile)[ROWS
 }
 
 /// sums[i][0] = the sum of row(i) over all columns of the tile, in every thread of the row. The order is fixed: lane by
-/// lane in each thread, then a butterfly over the warp, then warp by warp.
-template <typename L, typename V>
+/// lane in each thread, then a butterfly over the warp, then warp by warp. AGAIN: another sum follows.
+template <typename L, bool AGAIN, typename V>
 __device__ inline void sumRows(V (&sums)[L::kRows][1], const V (&tile)[L::kRows][L::kColumns]) {
   constexpr int kInWarp = L::kColumnThreads < 32 ? L::kColumnThreads : 32;
   constexpr int kWarps = L::kColumnThreads / kInWarp;
@@ -133,7 +133,7 @@ __device__ inline void sumRows(V (&sums)[L::kRows][1], const V (&tile)[L::kRows]
       for (int w = 1; w < kWarps; ++w) sum += scratch[L::row(i)][w];
       sums[i][0] = sum;
     }
-    __syncthreads();  // The next sum writes the same scratch.
+    if constexpr (AGAIN) __syncthreads();  // The next sum writes the same scratch.
   }
 }
 
