@@ -65,8 +65,8 @@ struct Sample {
 
 struct MeasureOptions {
   uint64_t seed = 1;  ///< Of inputs and buffer order.
-  /// Whether the times are those that a record shows. A race of hundreds over tiny tensors may rotate over fewer buffers:
-  /// every candidate pays for thousands of them.
+  /// Whether the times are those that a record shows. A race of hundreds over tiny tensors may rotate over fewer
+  /// buffers: every candidate pays for thousands of them.
   bool final = false;
 };
 struct MeasureFacts {

@@ -194,7 +194,8 @@ Status UnitTuner::ended(const Status& status, Deadline deadline, bool starting) 
 
 Status UnitTuner::open(uint64_t stream, Deadline deadline, bool final) {
   double before = monotonicSeconds();
-  Result<MeasureFacts> facts = session_.measurer.open(problem_, {.seed = mixSeed(seed_, stream), .final = final}, deadline);
+  Result<MeasureFacts> facts =
+      session_.measurer.open(problem_, {.seed = mixSeed(seed_, stream), .final = final}, deadline);
   openSeconds_ = monotonicSeconds() - before;
   if (!facts) return ended(facts.error(), deadline, /*starting=*/true);
   facts_ = std::move(*facts);

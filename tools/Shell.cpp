@@ -73,7 +73,10 @@ void addCommonOptions(CLI::App& app, Shell& shell, unsigned which) {
   if (which & kCacheOption)
     app.add_option("--cache", o.cache, "Cache folder (default: $KTUNE_CACHE, else ~/.cache/ktune)")->type_name("DIR");
   if (which & kDeviceOption) {
-    app.add_option("--device", o.device, "Device, as `ktune devices` names it; several for one workload: cuda:0,cuda:1, or all (default: the best)")->type_name("NAME");
+    app.add_option(
+           "--device", o.device,
+           "Device, as `ktune devices` names it; several for one workload: cuda:0,cuda:1, or all (default: the best)")
+        ->type_name("NAME");
     app.add_flag("--share-device", o.shareDevice,
                  "Measure on a GPU although other processes use it: times are less sure");
   }

@@ -69,8 +69,8 @@ void printText(std::string_view text);
 /// The device named, or the best one that this build can compile for. Quick: starts nothing.
 /// Errors: kNotFound listing what there is, kUnsupported when there is no compiler for it in this build.
 [[nodiscard]] Result<runtime::DeviceInfo> chooseDevice(const std::string& name);
-/// The devices named in a list ("cuda:0,cuda:1"), "all" for every GPU, or as chooseDevice(). All of one hardware, so that
-/// they can share the work of one key. Errors: as chooseDevice; kInvalidArgument when their hardware differs.
+/// The devices named in a list ("cuda:0,cuda:1"), "all" for every GPU, or as chooseDevice(). All of one hardware, so
+/// that they can share the work of one key. Errors: as chooseDevice; kInvalidArgument when their hardware differs.
 [[nodiscard]] Result<std::vector<runtime::DeviceInfo>> chooseDevices(const std::string& names);
 /// The stamp that records made now on this device carry.
 [[nodiscard]] cache::Stamp stampFor(const runtime::DeviceInfo& device);

@@ -193,9 +193,8 @@ struct Shard {
 void dealOut(const std::vector<PlannedUnit>& planned, std::vector<Shard>& shards) {
   std::vector<size_t> order(planned.size());
   std::iota(order.begin(), order.end(), size_t{0});
-  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) {
-    return planned[a].unit.weight > planned[b].unit.weight;
-  });
+  std::stable_sort(order.begin(), order.end(),
+                   [&](size_t a, size_t b) { return planned[a].unit.weight > planned[b].unit.weight; });
   // A unit without weight still costs its proof.
   constexpr double kLeastWeight = 1e-3;
   std::vector<double> loads(shards.size(), 0);
@@ -241,8 +240,8 @@ void add(search::Counters& to, const search::Counters& from) {
   to.starvedSeconds += from.starvedSeconds;
 }
 
-/// The part of the time in which the device was checked or timed rather than waiting for compilers, from a unit's second
-/// batch on: before there is nothing that it could do.
+/// The part of the time in which the device was checked or timed rather than waiting for compilers, from a unit's
+/// second batch on: before there is nothing that it could do.
 double measuringShare(const search::Counters& counters) {
   const double busy = counters.checkSeconds + counters.measureSeconds;
   return busy > 0 ? busy / (busy + counters.starvedSeconds) : 0;

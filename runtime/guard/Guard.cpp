@@ -21,10 +21,12 @@ namespace {
 
 // Reference operations and bytes that the optional cases of one problem may cost together: about a second on two cores.
 constexpr double kOptionalWork = 5e9;
+// On a device with memory of its own everything is made, moved and compared on the host, while the device waits.
+constexpr double kOptionalRemoteWork = 1.5e9;
 // A problem of more work at its high end is checked there once; its hostile and least-aligned cases move to the low
 // end.
 constexpr double kHeavyWork = 1e10;
-// Both limits are this much larger where the device has an engine for dot products.
+// Where the device has an engine for dot products an operation counts this much less.
 constexpr double kEngineShare = 20;
 constexpr int kHeldOutPoints = 3;
 // Weights of more bytes are made once: mixed-sign values at the least promised alignment, for every case. The other
@@ -160,6 +162,7 @@ class GuardImpl final : public Guard {
         options_(options),
         device_(device),
         workFactor_(device.dotEngine() != nullptr ? kEngineShare : 1),
+        remote_(!device.sharesHostMemory()),
         parallelFor_(
             [&device](int64_t n, const std::function<void(int64_t, int64_t)>& f) { device.parallelFor(n, f); }) {}
 
@@ -172,7 +175,8 @@ class GuardImpl final : public Guard {
   const schedule::Problem problem_;
   const GuardOptions options_;
   Device& device_;
-  const double workFactor_;  ///< Of the limits on a reference's work.
+  const double workFactor_;  ///< How much more an operation costs on the host than where large references are made.
+  const bool remote_;
   const op::ParallelFor parallelFor_;
   std::vector<op::ValueType> types_;
   std::unique_ptr<ReferenceEvaluator> evaluator_;
@@ -243,7 +247,7 @@ std::string GuardImpl::caseName(const Case& c) const {
 
 double GuardImpl::workOf(const std::vector<int64_t>& point) const {
   const op::Work work = op::workOf(problem_.source, point);
-  return work.operations + work.bytes;
+  return work.operations / workFactor_ + work.bytes;
 }
 
 void GuardImpl::chooseCases() {
@@ -257,7 +261,7 @@ void GuardImpl::chooseCases() {
   // Always: both ends, the first hostile distribution at the high end, and buffers that are no better aligned than
   // promised (the same values, so no further reference).
   add({kNormal, high});
-  const bool heavy = workOf(high) > workFactor_ * kHeavyWork;
+  const bool heavy = workOf(high) > kHeavyWork;
   if (heavy) {
     add({kUniformPositive, low});
     add({kNormal, low, true});
@@ -269,7 +273,7 @@ void GuardImpl::chooseCases() {
   }
 
   // As far as the work goes, in the order of what they find.
-  double left = workFactor_ * kOptionalWork;
+  double left = remote_ ? kOptionalRemoteWork : kOptionalWork;
   const auto addIfCheap = [&](const Case& c) {
     const double work = workOf(c.point);
     if (work > left) return false;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <mutex>
 
 #include "ir/op/Operator.h"
 
@@ -175,13 +176,21 @@ uint64_t ReferenceEvaluator::bytesOf(const op::Graph& graph, const std::vector<i
   return bytes < 1e18 ? static_cast<uint64_t>(bytes) : std::numeric_limits<uint64_t>::max();
 }
 
-ReferenceEvaluator::Block ReferenceEvaluator::chooseBlock(const std::vector<int64_t>& symbolValues) const {
+bool ReferenceEvaluator::hasContraction() const {
+  return std::any_of(problem_.primitives.nodes.begin(), problem_.primitives.nodes.end(), [](const op::Node& node) {
+    const op::OperatorDef* op = op::findOperator(node.op);
+    return op != nullptr && op->kind == op::OperatorKind::kContraction;
+  });
+}
+
+ReferenceEvaluator::Block ReferenceEvaluator::chooseBlock(const std::vector<int64_t>& symbolValues,
+                                                          uint64_t limit) const {
   // Small enough blocks that one more halving is cheap, large enough that every thread has work.
   constexpr int64_t kLeastColumns = 32;
   std::vector<int64_t> symbols = symbolValues;
   Block block{rowsIndependent_ ? symbols[0] : 0, columns_, 0};
   block.bytes = bytesOf(cut(block.columns), symbols);
-  while (block.bytes > limit_) {
+  while (block.bytes > limit) {
     Block best = block;
     if (rowsIndependent_ && block.symbol > 1) {
       symbols[0] = (block.symbol + 1) / 2;
@@ -202,7 +211,7 @@ ReferenceEvaluator::Block ReferenceEvaluator::chooseBlock(const std::vector<int6
 }
 
 uint64_t ReferenceEvaluator::workingBytes(const std::vector<int64_t>& symbolValues) const {
-  return chooseBlock(symbolValues).bytes;
+  return chooseBlock(symbolValues, limit_).bytes;
 }
 
 Result<std::vector<Expected>> ReferenceEvaluator::evaluate(const std::vector<int64_t>& symbolValues,
@@ -220,49 +229,74 @@ Result<std::vector<Expected>> ReferenceEvaluator::evaluate(const std::vector<int
     outputExtents.push_back(extentsOf(shape, symbolValues));
   }
 
-  const Block block = chooseBlock(symbolValues);
+  // Contractions keep all threads busy by themselves; everything else is cheap for its bytes, and pieces that are
+  // evaluated side by side keep the threads from waiting for one that allocates.
+  const bool sideBySide = rowsIndependent_ && !hasContraction();
+  constexpr uint64_t kPiecesAtATime = 32;
+  const Block block = chooseBlock(symbolValues, sideBySide ? limit_ / kPiecesAtATime : limit_);
   const int64_t rowCount = rowsIndependent_ ? symbolValues[0] : 1;
   const int64_t rowStep = rowsIndependent_ ? block.symbol : 1;
   const int64_t columnCount = columns_ > 0 ? columns_ : 1;
   const int64_t columnStep = columns_ > 0 ? block.columns : 1;
-  std::vector<int64_t> symbols = symbolValues;
-  std::vector<op::RefTensor> tensors(source.inputs.size());
-  for (int64_t column = 0; column < columnCount; column += columnStep) {
-    const int64_t columns = std::min(columnStep, columnCount - column);
-    const op::Graph graph = cut(columns);
-    for (int64_t row = 0; row < rowCount; row += rowStep) {
-      if (rowsIndependent_) symbols[0] = std::min(rowStep, rowCount - row);
-      for (size_t i = 0; i < graph.inputs.size(); ++i) {
-        const op::Shape& shape = graph.inputs[i].type.shape;
-        std::vector<int64_t> begin(shape.size(), 0);
-        if (rowsIndependent_ && !shape.empty() && !shape[0].isStatic()) begin[0] = shape[0].factor * row;
-        if (columns_ > 0 && columnAxis_[i] == Axis::kFirst) begin.front() = column;
-        if (columns_ > 0 && columnAxis_[i] == Axis::kLast) begin.back() = column;
-        readTensor(boxOf(inputs[i], begin, extentsOf(shape, symbols)), parallelFor, tensors[i]);
-      }
-      KTUNE_ASSIGN(const std::vector<op::RefTensor> outputs,
-                   op::evaluateReference(graph, symbols, tensors, parallelFor, engine_));
-      for (size_t o = 0; o < outputs.size(); ++o) {
-        // Where the block lies in the whole output, whose strides in doubles are those of a dense tensor.
-        std::vector<int64_t> begin(outputExtents[o].size(), 0);
-        const op::Shape& shape = types[static_cast<size_t>(source.outputs[o].value)].shape;
-        if (rowsIndependent_) begin[0] = shape[0].factor * row;
-        if (columns_ > 0) begin.back() = column;
-        const TensorView whole = TensorView::dense(op::DType::kF64, results[o].values.data(), outputExtents[o]);
-        const TensorView box = boxOf(whole, begin, outputs[o].shape);
-        const int64_t width = box.columns();
-        for (int64_t r = 0; r < box.rows(); ++r) {
+  std::vector<Piece> pieces;
+  for (int64_t column = 0; column < columnCount; column += columnStep)
+    for (int64_t row = 0; row < rowCount; row += rowStep)
+      pieces.push_back({row, std::min(rowStep, rowCount - row), column, std::min(columnStep, columnCount - column)});
+
+  const auto evaluatePiece = [&](const Piece& piece, std::vector<op::RefTensor>& tensors,
+                                 const op::ParallelFor& threads) -> Status {
+    std::vector<int64_t> symbols = symbolValues;
+    if (rowsIndependent_) symbols[0] = piece.rows;
+    const op::Graph graph = cut(piece.columns);
+    for (size_t i = 0; i < graph.inputs.size(); ++i) {
+      const op::Shape& shape = graph.inputs[i].type.shape;
+      std::vector<int64_t> begin(shape.size(), 0);
+      if (rowsIndependent_ && !shape.empty() && !shape[0].isStatic()) begin[0] = shape[0].factor * piece.row;
+      if (columns_ > 0 && columnAxis_[i] == Axis::kFirst) begin.front() = piece.column;
+      if (columns_ > 0 && columnAxis_[i] == Axis::kLast) begin.back() = piece.column;
+      readTensor(boxOf(inputs[i], begin, extentsOf(shape, symbols)), threads, tensors[i]);
+    }
+    KTUNE_ASSIGN(const std::vector<op::RefTensor> outputs,
+                 op::evaluateReference(graph, symbols, tensors, threads, engine_));
+    for (size_t o = 0; o < outputs.size(); ++o) {
+      // Where the piece lies in the whole output, whose strides in doubles are those of a dense tensor.
+      std::vector<int64_t> begin(outputExtents[o].size(), 0);
+      const op::Shape& shape = types[static_cast<size_t>(source.outputs[o].value)].shape;
+      if (rowsIndependent_) begin[0] = shape[0].factor * piece.row;
+      if (columns_ > 0) begin.back() = piece.column;
+      const TensorView whole = TensorView::dense(op::DType::kF64, results[o].values.data(), outputExtents[o]);
+      const TensorView box = boxOf(whole, begin, outputs[o].shape);
+      const auto width = static_cast<size_t>(box.columns());
+      threads(box.rows(), [&](int64_t first, int64_t last) {
+        for (int64_t r = first; r < last; ++r) {
           auto* values = static_cast<double*>(box.at(box.rowOffset(r)));
           double* bounds = results[o].bounds.data() + (values - results[o].values.data());
-          const auto from = static_cast<size_t>(r * width);
-          for (size_t c = 0; c < static_cast<size_t>(width); ++c) {
-            values[c] = outputs[o].values[from + c];
-            bounds[c] = outputs[o].bounds.empty() ? 0.0 : outputs[o].bounds[from + c];
-          }
+          const auto from = static_cast<size_t>(r) * width;
+          std::copy_n(outputs[o].values.data() + from, width, values);
+          if (!outputs[o].bounds.empty()) std::copy_n(outputs[o].bounds.data() + from, width, bounds);
         }
-      }
+      });
     }
+    return Status::ok();
+  };
+
+  if (!sideBySide || pieces.size() == 1) {
+    std::vector<op::RefTensor> tensors(source.inputs.size());
+    for (const Piece& piece : pieces) KTUNE_TRY(evaluatePiece(piece, tensors, parallelFor));
+    return results;
   }
+  std::mutex mutex;
+  Status failure;
+  parallelFor(static_cast<int64_t>(pieces.size()), [&](int64_t first, int64_t last) {
+    std::vector<op::RefTensor> tensors(source.inputs.size());
+    for (int64_t p = first; p < last; ++p) {
+      Status status = evaluatePiece(pieces[static_cast<size_t>(p)], tensors, op::serialFor());
+      const std::lock_guard lock(mutex);
+      if (!status.isOk() && failure.isOk()) failure = std::move(status);
+      if (!failure.isOk()) return;
+    }
+  });
+  KTUNE_TRY(failure);
   return results;
 }
 

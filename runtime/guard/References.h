@@ -48,6 +48,11 @@ class ReferenceEvaluator {
     uint64_t bytes = 0;
   };
 
+  /// A part of the outputs, in values of the symbol and in columns.
+  struct Piece {
+    int64_t row = 0, rows = 1, column = 0, columns = 0;
+  };
+
   const schedule::Problem& problem_;
   uint64_t limit_;
   op::DotEngine* engine_;
@@ -59,7 +64,8 @@ class ReferenceEvaluator {
   void findColumns();
   [[nodiscard]] op::Graph cut(int64_t columns) const;
   [[nodiscard]] uint64_t bytesOf(const op::Graph& graph, const std::vector<int64_t>& symbolValues) const;
-  [[nodiscard]] Block chooseBlock(const std::vector<int64_t>& symbolValues) const;
+  [[nodiscard]] Block chooseBlock(const std::vector<int64_t>& symbolValues, uint64_t limit) const;
+  [[nodiscard]] bool hasContraction() const;
 };
 
 }  // namespace ktune::runtime

@@ -98,9 +98,8 @@ Status Session::open(uint64_t memoryBytes, bool final, bool measureFacts) {
     timingCap = device_.target().memoryBytes;
     if (memoryBytes != 0) timingCap = std::min(timingCap, cap);
   }
-  buffers_ =
-      std::make_unique<TimingBuffers>(device_, TimingBuffers::lastLevelBytes(device_.target()), timingCap, seed_,
-                                      final);
+  buffers_ = std::make_unique<TimingBuffers>(device_, TimingBuffers::lastLevelBytes(device_.target()), timingCap, seed_,
+                                             final);
   // Extents grow with the symbols: the high end takes most.
   const std::vector<bool> borrowed = weightsToBorrow();
   const uint64_t timing =

@@ -271,8 +271,8 @@ void emulatedMultiplyAdd(float& d0, float& d1, float& d2, float& d3, const unsig
 
 /// Runs KERNEL (a function of COUNT 64-bit arguments) for every block of the grid, one after the other.
 extern "C" __attribute__((visibility("default"))) void emulated_launch(void (*kernel)(), const uint64_t* arguments,
-                                                                       int count, const unsigned* grid,
-                                                                       unsigned block, unsigned sharedBytes) {
+                                                                       int count, const unsigned* grid, unsigned block,
+                                                                       unsigned sharedBytes) {
   using namespace emulation;
   emulation::kernel = kernel;
   emulation::arguments = arguments;

@@ -16,7 +16,9 @@ ktune_add_bf16_M_17__4096_c3fae5d1(const bf16* __restrict__ a, const bf16* __res
   float b_tile[L::kRows][L::kColumns];
   load<L, false, false, false, false, 64, false>(b_tile, b, 4096 * M, 0, column, 0, 0);
   float sum[L::kRows][L::kColumns];
+#pragma unroll
   for (int i = 0; i < L::kRows; ++i) {
+#pragma unroll
     for (int j = 0; j < L::kColumns; ++j) {
       sum[i][j] = a_tile[i][j] + b_tile[i][j];
     }

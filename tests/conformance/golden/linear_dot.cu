@@ -11,9 +11,8 @@ ktune_linear_bf16_M_1_b73c3068(const bf16* __restrict__ x, const bf16* __restric
   using L = DotLayout<1, 2, 2, 2>;
   int64 rowTile, columnTile;
   rasterise<1>(rowTile, columnTile);
-  const int64 row = rowTile * 1;
   const int64 column = columnTile * 4;
   float products[L::kRows][L::kColumns];
-  contractDot<1, 2, 2, 2, 8, 4, 64, 64>(products, x, 4096, weight, 4096, row, column, 0, 4096, M, 4096);
-  store<L, false, false, false, false, 64, false>(products, y, 4096, row, column, 0, 0);
+  contractDot<1, 2, 2, 2, 8, 4, 64, 64>(products, x, 4096, weight, 4096, rowTile, column, 0, 4096, M, 4096);
+  store<L, false, false, false, false, 64, false>(products, y, 4096, rowTile, column, 0, 0);
 }

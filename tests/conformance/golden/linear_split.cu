@@ -31,41 +31,45 @@ ktune_linear_bf16_M_3__16_3d97d412_combined(const bf16* __restrict__ x, const bf
   using L = BlockLayout<1, 1024, 256, 256, 4>;
   int64 rowTile, columnTile;
   rasterise<1>(rowTile, columnTile);
-  const int64 row = rowTile * 1;
   const int64 column = columnTile * 1024;
   const int64 at = M * 0;
-  const int64 at2 = at + row;
+  const int64 at2 = at + rowTile;
   float partials_tile[L::kRows][L::kColumns];
   load<L, false, false, false, false, 16, false>(partials_tile, partials, 1024, at2, column, 0, 0);
-  const int64 at3 = M * 1;
-  const int64 at4 = at3 + row;
+  const int64 at3 = M + rowTile;
   float partials_tile2[L::kRows][L::kColumns];
-  load<L, false, false, false, false, 16, false>(partials_tile2, partials, 1024, at4, column, 0, 0);
+  load<L, false, false, false, false, 16, false>(partials_tile2, partials, 1024, at3, column, 0, 0);
   float sum[L::kRows][L::kColumns];
+#pragma unroll
   for (int i = 0; i < L::kRows; ++i) {
+#pragma unroll
     for (int j = 0; j < L::kColumns; ++j) {
       sum[i][j] = partials_tile[i][j] + partials_tile2[i][j];
     }
   }
-  const int64 at5 = M * 2;
-  const int64 at6 = at5 + row;
+  const int64 at4 = M * 2;
+  const int64 at5 = at4 + rowTile;
   float partials_tile3[L::kRows][L::kColumns];
-  load<L, false, false, false, false, 16, false>(partials_tile3, partials, 1024, at6, column, 0, 0);
+  load<L, false, false, false, false, 16, false>(partials_tile3, partials, 1024, at5, column, 0, 0);
   float sum2[L::kRows][L::kColumns];
+#pragma unroll
   for (int i = 0; i < L::kRows; ++i) {
+#pragma unroll
     for (int j = 0; j < L::kColumns; ++j) {
       sum2[i][j] = sum[i][j] + partials_tile3[i][j];
     }
   }
-  const int64 at7 = M * 3;
-  const int64 at8 = at7 + row;
+  const int64 at6 = M * 3;
+  const int64 at7 = at6 + rowTile;
   float partials_tile4[L::kRows][L::kColumns];
-  load<L, false, false, false, false, 16, false>(partials_tile4, partials, 1024, at8, column, 0, 0);
+  load<L, false, false, false, false, 16, false>(partials_tile4, partials, 1024, at7, column, 0, 0);
   float sum3[L::kRows][L::kColumns];
+#pragma unroll
   for (int i = 0; i < L::kRows; ++i) {
+#pragma unroll
     for (int j = 0; j < L::kColumns; ++j) {
       sum3[i][j] = sum2[i][j] + partials_tile4[i][j];
     }
   }
-  store<L, false, false, false, false, 64, false>(sum3, y, 1024, row, column, 0, 0);
+  store<L, false, false, false, false, 64, false>(sum3, y, 1024, rowTile, column, 0, 0);
 }
