@@ -235,6 +235,12 @@ std::string stageDepthRule(const KernelSchedule& s, const KernelFacts& f, const 
   if (s.stageDepth < least) return "must be at least " + number(least);
   if (s.stageDepth == least) return {};
   if (!mma && s.stageDepth > 32) return "must be at most 32";
+  // Every copy is an instruction of its own: a warp that fills a wide tile alone issues little else, and its kernel
+  // takes the compiler seconds.
+  constexpr int32_t kMostCopies = 16;
+  const int32_t copies = (s.blockRows + s.blockColumns) * s.stageDepth / (8 * kWarp * s.warpRows * s.warpColumns);
+  if (mma && copies > kMostCopies)
+    return "leaves " + number(copies) + " copies of a stage to each thread; the limit is " + number(kMostCopies);
   const int64_t limit = mma ? sharedLimit(t) : kPlainSharedBytes;
   if (sharedBytes(s, f, mma ? 2 : 1) > limit)
     return "needs " + number(sharedBytes(s, f, mma ? 2 : 1)) + " bytes of shared memory; the limit is " + number(limit);
