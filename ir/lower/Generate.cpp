@@ -476,8 +476,8 @@ class KernelBuilder {
     // The threads hold whole rows: everything is read once.
     Value limit = space.columns.factor == shape.columns ? Value() : columnCount;
     Step step{row, index(0), shape.rows, shape.columns, rowLimit, limit, DenseMap<int32_t, Value>()};
-    // All loads first: behind the barrier of a sum they would wait once more for memory.
-    for (int32_t input : group.inputs) evaluate(input, step);
+    if (s.loadFirst != 0)
+      for (int32_t input : group.inputs) evaluate(input, step);
     for (int32_t node : group.nodes) {
       const op::Node& n = problem.primitives.nodes[static_cast<size_t>(node)];
       if (op::findOperator(n.op)->kind != op::OperatorKind::kReduction) continue;

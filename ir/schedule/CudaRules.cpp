@@ -355,6 +355,8 @@ KernelSchedule defaultCudaSchedule(const KernelFacts& f, const Target& t) {
     }
     s.blockRows = s.threads / s.columnThreads;
     s.streamStores = s.streamLoads = 0;
+    // Few rows wait for memory, many keep it busy.
+    s.loadFirst = f.typicalRows <= int64_t{4} * t.cores ? 1 : 0;
     return settle(s, f, t);
   }
   const bool mma =

@@ -1,6 +1,6 @@
 // rms_norm_bf16_Mx4096, M=3..16, sm_90a
 // {"symbols":[{"name":"M","min":3,"max":16,"edges":[16]}],"inputs":[{"name":"x","dtype":"bf16","shape":["M",4096],"alignment":64,"constant":false},{"name":"weight","dtype":"bf16","shape":[4096],"alignment":64,"constant":true}],"nodes":[{"op":"rms_norm","inputs":["x","weight"],"result":"y","attributes":{"eps":1e-06}}],"outputs":[{"value":"y","alignment":64}],"numerics":{"accumulate":"f32","tolerance":"default","deterministic":true,"batch_invariant":false}}
-// #ktune.genome<fuse = [1, 1, 1, 1, 1, 1], kernels = [#ktune.schedule<generator = row, device = cuda, streamStores = 0, threads = 256, columnThreads = 256, lanes = 8, steps = 2, streamLoads = 0, blockRows = 1>]>
+// #ktune.genome<fuse = [1, 1, 1, 1, 1, 1], kernels = [#ktune.schedule<generator = row, device = cuda, streamStores = 0, threads = 256, columnThreads = 256, lanes = 8, steps = 2, streamLoads = 0, blockRows = 1, loadFirst = 1>]>
 #include "ktune/device/contract.h"
 #include "ktune/device/tile.h"
 
