@@ -439,6 +439,20 @@ class RecordsTest(CliTest):
 
 
 class MachineTest(CliTest):
+    def test_several_devices_share_the_units(self):
+        model = self.world.write("config.json", TINY_QWEN3)
+        both = f"{OPTIONS.device},{OPTIONS.device}"
+        arguments = ("warm-cache", "--model", model, "--tokens", "1,4", "--device", both, "--candidates", 3, "--budget",
+                     "5m", "--jobs", 2, "--json")
+        first = self.ok(self.world.run(*arguments)).json
+        self.assertEqual(first["device"], both)
+        self.assertEqual(first["counters"]["tuned"], len(first["units"]))
+        self.assertTrue(all(unit["outcome"] == "tuned" for unit in first["units"]), first)
+        second = self.ok(self.world.run(*arguments)).json
+        self.assertEqual(second["counters"]["compiles"], 0)
+        self.assertEqual(second["counters"]["hits"], len(first["units"]))
+        self.fails(self.world.run("warm-cache", "--model", model, "--device", f"{OPTIONS.device},abacus"), 4, "abacus")
+
     def test_devices(self):
         devices = self.ok(self.world.run("devices", "--json")).json["devices"]
         mine = [d for d in devices if d["name"] == OPTIONS.device]

@@ -1,6 +1,7 @@
 // An in-memory compiler and measurer with a known cost surface: what the search is tested against.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <cmath>
 #include <functional>
@@ -15,6 +16,23 @@
 #include "search/Statistics.h"
 
 namespace ktune::search::testing {
+
+/// A flag of two threads, in a struct that tests copy.
+class SharedFlag {
+ public:
+  SharedFlag() = default;
+  SharedFlag(const SharedFlag& o) : value_(o.value_.load()) {}
+  SharedFlag& operator=(const SharedFlag& o) {
+    value_ = o.value_.load();
+    return *this;
+  }
+  /// Sets it; returns what it was.
+  bool exchange(bool value) { return value_.exchange(value); }
+  operator bool() const { return value_; }  // NOLINT(google-explicit-constructor)
+
+ private:
+  std::atomic<bool> value_{false};
+};
 
 /// What the fakes know of the world they stand for. Shared by one compiler and one measurer; tests set it up and read
 /// what happened.
@@ -47,7 +65,7 @@ struct FakeWorld {
   std::multiset<std::string> compiledGenomes;
   std::map<std::string, int64_t> sampledCodes;
   std::vector<schedule::PlanGenome> order;  ///< As compiled.
-  bool busy = false, overlapped = false;    ///< A service was called while the other one worked.
+  SharedFlag busy, overlapped;              ///< A service was called while the other one worked.
 };
 
 inline void fakeSleep(double seconds) {
@@ -57,10 +75,9 @@ inline void fakeSleep(double seconds) {
 class Busy {
  public:
   explicit Busy(FakeWorld& world) : world_(world) {
-    world_.overlapped = world_.overlapped || world_.busy;
-    world_.busy = true;
+    if (world_.busy.exchange(true)) world_.overlapped.exchange(true);
   }
-  ~Busy() { world_.busy = false; }
+  ~Busy() { world_.busy.exchange(false); }
 
  private:
   FakeWorld& world_;

@@ -450,6 +450,30 @@ TEST_F(TunerTest, AFailureOfOneUnitSparesTheOthers) {
   EXPECT_EQ((*reports)[2].status.code(), StatusCode::kInvalidArgument);
 }
 
+TEST_F(TunerTest, ADeviceOfItsOwnIsMeasuredWhileTheNextBatchCompiles) {
+  options.target = schedule::cudaTarget("sm_90a");
+  options.budget = {.seconds = 20, .candidates = 200};
+  world.compileSeconds = 0.004;
+  world.checkSeconds = 0.02;
+  useBowl(linearGraph(64, 64), 0.05);
+  const UnitReport report = tuneOne(linearGraph(64, 64));
+  ASSERT_EQ(report.outcome, UnitOutcome::kTuned) << report.status.toString();
+  EXPECT_TRUE(world.overlapped);
+  EXPECT_EQ(report.record.decision, cache::Decision::kTuned);
+  // Nobody is counted twice or lost: every genome compiled once.
+  EXPECT_EQ(
+      static_cast<int64_t>(world.compiledGenomes.size()),
+      static_cast<int64_t>(std::set<std::string>(world.compiledGenomes.begin(), world.compiledGenomes.end()).size()));
+  EXPECT_LE(counters.compiles, 200);
+  EXPECT_EQ(report.record.evidence.candidates, counters.compiles);
+  EXPECT_GE(counters.waitSeconds, counters.starvedSeconds);
+}
+
+TEST_F(TunerTest, SharedCoresNeverCompileWhileTheyMeasure) {
+  tuneOne(linearGraph(64, 64));
+  EXPECT_FALSE(world.overlapped);
+}
+
 TEST_F(TunerTest, WhatNoCandidateCanBeIsRefusedBeforeAnyIsTried) {
   options.target.kind = schedule::DeviceKind::kCpu;
   const op::Graph graph = *op::makeAdd({"M", 1, 16, {16}}, 64, op::DType::kBF16);
