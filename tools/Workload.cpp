@@ -146,7 +146,8 @@ Result<Workload> workloadFromManifest(const std::string& path, const std::vector
   return workload;
 }
 
-Result<Workload> workloadFromModel(const std::string& path, const std::vector<int64_t>& edges) {
+Result<Workload> workloadFromModel(const std::string& path, const std::vector<int64_t>& edges,
+                                   schedule::DeviceKind kind) {
   KTUNE_ASSIGN(const std::string text, readInput(path, "the model's configuration"));
   KTUNE_ASSIGN(Json json, parseJson(text, path));
   // Configurations write null for "the default".
@@ -204,7 +205,12 @@ Result<Workload> workloadFromModel(const std::string& path, const std::vector<in
   Workload workload;
   workload.source = "model " + type + " (" + path + ")";
   const op::Symbol m = tokensSymbol(edges);
-  const op::DType dtype = op::DType::kF32;
+  KTUNE_ASSIGN(const std::string stored, config.textOr("torch_dtype", "float32"));
+  op::DType dtype = op::DType::kF32;
+  if (kind == schedule::DeviceKind::kCuda && stored == "bfloat16") dtype = op::DType::kBF16;
+  if (kind == schedule::DeviceKind::kCuda && stored == "float16") dtype = op::DType::kF16;
+  if (stored != "float32" && dtype == op::DType::kF32)
+    workload.notes.push_back("the model is stored as " + stored + "; its operators are tuned in f32");
   const auto perLayer = static_cast<double>(layers);
   Status failed;
   const auto item = [&](std::string name, double count, Result<op::Graph> graph) {
@@ -233,9 +239,6 @@ Result<Workload> workloadFromModel(const std::string& path, const std::vector<in
                          {"rope", "rotary embeddings are not tuned yet"},
                          {"attention", "attention is not tuned yet"},
                          {"silu_mul", "the gated activation is not tuned yet"}};
-  KTUNE_ASSIGN(const std::string stored, config.textOr("torch_dtype", "float32"));
-  if (stored != "float32")
-    workload.notes.push_back("the model is stored as " + stored + "; its operators are tuned in f32");
   return workload;
 }
 

@@ -33,7 +33,10 @@ struct Workload {
 /// The operators of a Hugging Face config.json of a Llama, Qwen2 or Qwen3 model, tokens cut at EDGES.
 /// Errors: as readFile; kInvalidArgument naming the field; kUnsupported naming every feature of the model that is
 /// not supported (another architecture, mixture of experts, latent attention).
-[[nodiscard]] Result<Workload> workloadFromModel(const std::string& path, const std::vector<int64_t>& edges);
+/// KIND: of the device that it is for. The operators have the type that the model is stored in where such devices
+/// compile it, else f32, and a note says so.
+[[nodiscard]] Result<Workload> workloadFromModel(const std::string& path, const std::vector<int64_t>& edges,
+                                                 schedule::DeviceKind kind);
 
 /// The operators of a manifest (docs/manifest.md). EDGES apply to short forms without "tokens".
 /// Errors: as readFile; kInvalidArgument naming the file and field.

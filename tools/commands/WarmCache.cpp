@@ -21,8 +21,11 @@ ExitCode run(const Shell& shell, const WarmCacheOptions& options) {
     return shell.fail(ExitCode::kUsage, invalidArgument(isModel ? "give --model or --manifest, not both"
                                                                 : "say what to tune: --model config.json of a Hugging "
                                                                   "Face model, or --manifest FILE"));
+  // A device that is not there is reported when tuning would begin: what is wrong with the input comes first.
+  const Result<std::vector<runtime::DeviceInfo>> devices = chooseDevices(shell.common.device);
+  const schedule::DeviceKind kind = devices ? devices->front().target.kind : schedule::DeviceKind::kCpu;
   const Result<Workload> workload =
-      isModel ? workloadFromModel(options.model, *edges) : workloadFromManifest(options.manifest, *edges);
+      isModel ? workloadFromModel(options.model, *edges, kind) : workloadFromManifest(options.manifest, *edges);
   if (!workload) return shell.fail(ExitCode::kUsage, workload.error());
   return tuneWorkload(shell, options, *workload);
 }
