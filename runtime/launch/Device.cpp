@@ -237,18 +237,33 @@ Result<std::unique_ptr<Device>> openDevice(const std::string& name, const Device
   return notFound("there is no device '" + name + "'; there is: " + known);
 }
 
+namespace {
+
+size_t bytesOf(const cache::Workspace& workspace, const std::vector<int64_t>& symbolValues) {
+  return static_cast<size_t>(std::max<int64_t>(0, workspace.bytes.evaluate(symbolValues)));
+}
+
+}  // namespace
+
+size_t layOutWorkspace(const std::vector<cache::Workspace>& workspaces, const std::vector<int64_t>& symbolValues,
+                       std::span<size_t> offsets) {
+  size_t end = 0;
+  for (size_t i = 0; i < workspaces.size(); ++i) {
+    const auto alignment = static_cast<size_t>(std::max<int64_t>(1, workspaces[i].alignmentBytes));
+    offsets[i] = (end + alignment - 1) / alignment * alignment;
+    end = offsets[i] + bytesOf(workspaces[i], symbolValues);
+  }
+  return end;
+}
+
 std::vector<WorkspaceSlot> layOutWorkspace(const std::vector<cache::Workspace>& workspaces,
                                            const std::vector<int64_t>& symbolValues) {
+  std::vector<size_t> offsets(workspaces.size());
+  layOutWorkspace(workspaces, symbolValues, offsets);
   std::vector<WorkspaceSlot> slots;
   slots.reserve(workspaces.size());
-  size_t end = 0;
-  for (const cache::Workspace& workspace : workspaces) {
-    const auto alignment = static_cast<size_t>(std::max<int64_t>(1, workspace.alignmentBytes));
-    const size_t offset = (end + alignment - 1) / alignment * alignment;
-    const auto bytes = static_cast<size_t>(std::max<int64_t>(0, workspace.bytes.evaluate(symbolValues)));
-    slots.push_back({offset, bytes, workspace.kind});
-    end = offset + bytes;
-  }
+  for (size_t i = 0; i < workspaces.size(); ++i)
+    slots.push_back({offsets[i], bytesOf(workspaces[i], symbolValues), workspaces[i].kind});
   return slots;
 }
 

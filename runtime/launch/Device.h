@@ -165,6 +165,9 @@ struct DeviceOptions {
 /// Offsets of a plan's workspace slots at given symbol values: in order, each at a multiple of its alignment.
 [[nodiscard]] std::vector<WorkspaceSlot> layOutWorkspace(const std::vector<cache::Workspace>& workspaces,
                                                          const std::vector<int64_t>& symbolValues);
+/// The same without allocating: the offsets alone, into OFFSETS (one per workspace). Returns where the last slot ends.
+size_t layOutWorkspace(const std::vector<cache::Workspace>& workspaces, const std::vector<int64_t>& symbolValues,
+                       std::span<size_t> offsets);
 /// Where the last slot ends.
 [[nodiscard]] size_t workspaceEnd(std::span<const WorkspaceSlot> slots);
 

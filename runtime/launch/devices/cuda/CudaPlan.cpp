@@ -337,13 +337,7 @@ Status CudaPlan::launchAll(std::span<void* const> tensors, std::span<const int64
   Current current(*context_);
   KTUNE_TRY(current.status());
   std::copy_n(symbolValues.begin(), symbols_.size(), symbols_.begin());
-  // As layOutWorkspace, without its vector.
-  size_t end = 0;
-  for (size_t i = 0; i < workspaces_.size(); ++i) {
-    const auto alignment = static_cast<size_t>(std::max<int64_t>(1, workspaces_[i].alignmentBytes));
-    slotOffsets_[i] = (end + alignment - 1) / alignment * alignment;
-    end = slotOffsets_[i] + static_cast<size_t>(std::max<int64_t>(0, workspaces_[i].bytes.evaluate(symbols_)));
-  }
+  layOutWorkspace(workspaces_, symbols_, slotOffsets_);
   for (const std::unique_ptr<LoadedLaunch>& launch : launches_)
     KTUNE_TRY(launchOne(*launch, tensors, static_cast<char*>(workspace), programmatic));
   return Status::ok();

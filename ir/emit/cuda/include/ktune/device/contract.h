@@ -124,6 +124,20 @@ struct SimtLayout {
   __device__ static bool ownsRow() { return threadIdx.x % kAlong == 0; }
 };
 
+/// stage[k][r] = from[first + r, k0 + k], zero at or past END; rows at or past LIMIT repeat the last one before it.
+template <int ROWS, int DEPTH, int LANES, int ALIGNMENT, int THREADS, typename T, typename V>
+__device__ inline void fillStage(V (&stage)[DEPTH][ROWS + 1], const T* from, int64 stride, int64 first, int64 limit,
+                                 int64 k0, int64 end) {
+  for (int e = int(threadIdx.x); e < ROWS * (DEPTH / LANES); e += THREADS) {
+    const int r = e / (DEPTH / LANES), k = e % (DEPTH / LANES) * LANES;
+    V values[LANES] = {};
+    if (k0 + k < end)
+      readElements<LANES, ALIGNMENT, false>(values, from + least(first + r, limit - 1) * stride + k0 + k);
+#pragma unroll
+    for (int l = 0; l < LANES; ++l) stage[k + l][r] = values[l];
+  }
+}
+
 template <int BLOCK_ROWS, int BLOCK_COLUMNS, int THREAD_ROWS, int THREAD_COLUMNS, int DEPTH, int LANES, int X_ALIGNMENT,
           int W_ALIGNMENT, typename T, typename V>
 __device__ inline void contractSimt(V (&sums)[THREAD_ROWS][THREAD_COLUMNS], const T* x, int64 xStride, const T* w,
@@ -141,22 +155,8 @@ __device__ inline void contractSimt(V (&sums)[THREAD_ROWS][THREAD_COLUMNS], cons
     for (int j = 0; j < THREAD_COLUMNS; ++j) sums[i][j] = V(0);
   }
   for (int64 k0 = begin; k0 < end; k0 += DEPTH) {
-    for (int e = int(threadIdx.x); e < BLOCK_ROWS * (DEPTH / kLanes); e += kThreads) {
-      const int r = e / (DEPTH / kLanes), k = e % (DEPTH / kLanes) * kLanes;
-      V values[kLanes] = {};
-      if (k0 + k < end)
-        readElements<kLanes, X_ALIGNMENT, false>(values, x + least(row + r, rowLimit - 1) * xStride + k0 + k);
-#pragma unroll
-      for (int l = 0; l < kLanes; ++l) xs[k + l][r] = values[l];
-    }
-    for (int e = int(threadIdx.x); e < BLOCK_COLUMNS * (DEPTH / kLanes); e += kThreads) {
-      const int c = e / (DEPTH / kLanes), k = e % (DEPTH / kLanes) * kLanes;
-      V values[kLanes] = {};
-      if (k0 + k < end)
-        readElements<kLanes, W_ALIGNMENT, false>(values, w + least(column + c, columnLimit - 1) * wStride + k0 + k);
-#pragma unroll
-      for (int l = 0; l < kLanes; ++l) ws[k + l][c] = values[l];
-    }
+    fillStage<BLOCK_ROWS, DEPTH, kLanes, X_ALIGNMENT, kThreads>(xs, x, xStride, row, rowLimit, k0, end);
+    fillStage<BLOCK_COLUMNS, DEPTH, kLanes, W_ALIGNMENT, kThreads>(ws, w, wStride, column, columnLimit, k0, end);
     __syncthreads();
 #pragma unroll
     for (int k = 0; k < DEPTH; ++k) {
