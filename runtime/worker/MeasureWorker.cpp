@@ -114,7 +114,9 @@ Status Session::open(uint64_t memoryBytes, bool final, bool measureFacts) {
   guardDeviceBytes_ = timingCap - timing;
   facts_.regime = "cold, rotating buffers, " + device_.timingMethod();
   if (!measureFacts) return Status::ok();
-  KTUNE_ASSIGN(facts_.copyBytesPerSecond, buffers_->copyBytesPerSecond(shared ? kCopyBytes : kDeviceCopyBytes));
+  KTUNE_ASSIGN(
+      facts_.copyBytesPerSecond,
+      buffers_->copyBytesPerSecond(shared ? std::min(kCopyBytes, 2 * buffers_->coldBytes()) : kDeviceCopyBytes));
   KTUNE_ASSIGN(facts_.emptyLaunchNs, device_.emptyLaunchNanoseconds());
   return Status::ok();
 }
