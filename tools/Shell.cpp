@@ -128,6 +128,9 @@ Result<std::vector<runtime::DeviceInfo>> chooseDevices(const std::string& names)
   } else {
     for (size_t begin = 0; begin <= names.size();) {
       const size_t end = std::min(names.find(',', begin), names.size());
+      if (begin == end && !names.empty())
+        return invalidArgument("the list of devices \"" + names +
+                               "\" has an empty name; write names with one comma between them, like cuda:0,cuda:1");
       KTUNE_ASSIGN(runtime::DeviceInfo device, chooseDevice(names.substr(begin, end - begin)));
       chosen.push_back(std::move(device));
       begin = end + 1;

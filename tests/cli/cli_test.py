@@ -205,6 +205,9 @@ class BadInputTest(CliTest):
             (["warm-cache", "--manifest", good, "--log", "loud"], 2, "loud"),
             (["warm-cache", "--manifest", good, "--device", "abacus"], 4, "abacus"),
             (["warm-cache", "--manifest", good, "--device", "cuda:99"], 4, "cuda:99"),
+            (["warm-cache", "--manifest", good, "--device", ","], 4, "empty name"),
+            (["warm-cache", "--manifest", good, "--device", f"{OPTIONS.device},"], 4, "empty name"),
+            (["warm-cache", "--manifest", good, "--device", f",{OPTIONS.device}"], 4, "empty name"),
             # Files.
             (["warm-cache", "--manifest", w.root + "/absent.json"], 2, "absent.json"),
             (["warm-cache", "--manifest", w.root], 2, w.root),

@@ -129,7 +129,7 @@ StatusCode codeOf(CUresult result) {
 const char* adviceOn(CUresult result) {
   switch (result) {
     case CUDA_ERROR_STUB_LIBRARY:
-      return "; the libcuda.so.1 found is the toolkit's stub: take its folder out of LD_LIBRARY_PATH";
+      return "; the libcuda.so.1 found is the toolkit's, made for linking only: take its folder out of LD_LIBRARY_PATH";
     case CUDA_ERROR_SYSTEM_DRIVER_MISMATCH:
       return "; the kernel module and libcuda.so.1 are of different versions: restart the machine after an update";
     case CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE:
