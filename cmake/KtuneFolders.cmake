@@ -31,7 +31,7 @@ endif()
 # The kinds of device: one line each here and one in runtime/launch/Device.cpp.
 set(KTUNE_DEVICE_SOURCES devices/cpu/CpuDevice.cpp)
 if(KTUNE_WITH_CUDA)
-  foreach(part IN ITEMS Cubin CudaContext CudaDevice CudaDot CudaPlan CudaTiming Driver Lease Nvml)
+  foreach(part IN ITEMS Cubin CudaContext CudaDevice CudaDot CudaInspector CudaPlan CudaTiming Driver Lease Nvml)
     list(APPEND KTUNE_DEVICE_SOURCES devices/cuda/${part}.cpp)
   endforeach()
 endif()
@@ -39,7 +39,7 @@ if(KTUNE_FAKE_DEVICE)
   list(APPEND KTUNE_DEVICE_SOURCES devices/fake/FakeDevice.cpp)
 endif()
 ktune_library(runtime/launch
-  SOURCES Device.cpp Elements.cpp ThreadPool.cpp ${KTUNE_DEVICE_SOURCES}
+  SOURCES Device.cpp Elements.cpp Inspector.cpp ThreadPool.cpp ${KTUNE_DEVICE_SOURCES}
   DEPS cache/format LINK ${CMAKE_DL_LIBS})
 if(KTUNE_WITH_CUDA)
   target_link_libraries(ktune_runtime_launch PRIVATE ktune_cuda_headers)

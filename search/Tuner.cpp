@@ -1,6 +1,7 @@
 #include "search/Tuner.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <ctime>
 #include <future>
@@ -100,6 +101,9 @@ class UnitTuner {
   Status finishCompiling(Compilation& compilation, std::vector<Feedback>& feedback, bool startedAhead = false);
   Status screen(std::vector<Candidate>& batch, std::vector<Feedback>& feedback, Deadline deadline);
   Status race(std::vector<Candidate>& batch, std::vector<Feedback>& feedback, Deadline deadline);
+  Status raceFinalists(int samples, Deadline deadline);
+  Status refineUntil(const std::future<Compilation::Outcomes>& outcomes, std::vector<Feedback>& feedback,
+                     Deadline deadline);
   void learn(const std::vector<Candidate>& batch, std::span<const Feedback> feedback, double bestBefore);
   Result<bool> loadAndCheck(const Candidate& candidate, bool load, CheckLevel level, Deadline deadline,
                             CheckOutcome& outcome);
@@ -469,6 +473,51 @@ Status UnitTuner::screen(std::vector<Candidate>& batch, std::vector<Feedback>& f
   return Status::ok();
 }
 
+/// Races the finalists on equal terms: each runs SAMPLES more, and the fresh standings put them in order.
+Status UnitTuner::raceFinalists(int samples, Deadline deadline) {
+  std::vector<RaceEntry> entries;
+  for (const Candidate& candidate : kept_) {
+    RaceEntry entry;
+    entry.id = candidate.id;
+    entries.push_back(std::move(entry));
+  }
+  KTUNE_TRY(race_->run(entries, std::nullopt, {.samples = samples, .rounds = 1, .keepAll = true}, deadline));
+  for (size_t i = 0; i < kept_.size(); ++i) {
+    if (entries[i].rejection) {
+      reject(*entries[i].rejection);
+      knownPlans_[kept_[i].planDigest].rejected = true;
+      session_.measurer.drop(kept_[i].id);
+      race_->forget(kept_[i].id);
+    }
+    if (entries[i].rejection || entries[i].samples > 0) kept_[i].logScore = entries[i].logScore;
+    if (entries[i].samples > 0) kept_[i].lastNs = entries[i].lastNs;
+  }
+  std::erase_if(kept_, [](const Candidate& c) { return std::isinf(c.logScore); });
+  std::stable_sort(kept_.begin(), kept_.end(),
+                   [](const Candidate& a, const Candidate& b) { return a.logScore < b.logScore; });
+  return Status::ok();
+}
+
+/// While compilers are at work on OUTCOMES the device has nothing new to measure: it measures the finalists again,
+/// whose standings decide what is bred from and who gets to the proof.
+Status UnitTuner::refineUntil(const std::future<Compilation::Outcomes>& outcomes, std::vector<Feedback>& feedback,
+                              Deadline deadline) {
+  const double before = monotonicSeconds();
+  const auto ready = [&] { return outcomes.wait_for(std::chrono::seconds(0)) == std::future_status::ready; };
+  bool refined = false;
+  while (!ready() && race_ && !race_->anchorRejection() && !kept_.empty() && !stopping(deadline)) {
+    const int64_t sampled = session_.counters.measurements;
+    KTUNE_TRY(raceFinalists(points(), deadline));
+    if (session_.counters.measurements == sampled) break;  // No time for any.
+    refined = true;
+  }
+  session_.counters.refineSeconds += monotonicSeconds() - before;
+  if (!refined) return Status::ok();
+  for (const Candidate& candidate : kept_)
+    feedback.push_back({candidate.genome, candidate.origin, std::exp(candidate.logScore), false});
+  return Status::ok();
+}
+
 /// Races BATCH, keeps its best among the finalists and drops the others from the worker.
 Status UnitTuner::race(std::vector<Candidate>& batch, std::vector<Feedback>& feedback, Deadline deadline) {
   std::vector<RaceEntry> entries;
@@ -583,6 +632,12 @@ Status UnitTuner::search() {
     std::vector<Candidate> proposed = compilation.batch;
     std::vector<Feedback> feedback;
     report("compile");
+    if (startedAhead) KTUNE_TRY(refineUntil(compilation.outcomes, feedback, deadline));
+    if (race_ && race_->anchorRejection()) {
+      ahead = std::move(compilation);
+      loseAnchor(*race_->anchorRejection());
+      break;
+    }
     KTUNE_TRY(finishCompiling(compilation, feedback, startedAhead));
     std::vector<Candidate> batch = std::move(compilation.batch);
     // One generation late: proposers do not know yet what becomes of this batch.
@@ -623,23 +678,7 @@ Status UnitTuner::proveAndDuel() {
 
   // The finals: the scores so far chose these, so they flatter them; fresh samples put them in order.
   if (anchor_ && kept_.size() > 1 && best() != nullptr) {
-    std::vector<RaceEntry> entries;
-    for (const Candidate& candidate : kept_) {
-      RaceEntry entry;
-      entry.id = candidate.id;
-      entries.push_back(std::move(entry));
-    }
-    double before = deadline.remainingSeconds();
-    KTUNE_TRY(race_->run(entries, std::nullopt, {.samples = 12, .rounds = 1, .keepAll = true},
-                         Deadline::after(0.3 * before)));
-    for (size_t i = 0; i < kept_.size(); ++i) {
-      if (entries[i].rejection) reject(*entries[i].rejection);
-      if (entries[i].rejection || entries[i].samples > 0) kept_[i].logScore = entries[i].logScore;
-      if (entries[i].samples > 0) kept_[i].lastNs = entries[i].lastNs;
-    }
-    std::erase_if(kept_, [](const Candidate& c) { return std::isinf(c.logScore); });
-    std::stable_sort(kept_.begin(), kept_.end(),
-                     [](const Candidate& a, const Candidate& b) { return a.logScore < b.logScore; });
+    KTUNE_TRY(raceFinalists(12, Deadline::after(0.3 * deadline.remainingSeconds())));
     if (race_->anchorRejection()) loseAnchor(*race_->anchorRejection());
   }
 

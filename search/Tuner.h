@@ -48,6 +48,8 @@ struct Counters {
   double compileSeconds = 0, checkSeconds = 0, measureSeconds = 0;  ///< Wall time spent in each.
   double waitSeconds = 0;     ///< In which nothing was measured because compilers were not ready.
   double starvedSeconds = 0;  ///< Of these, for batches that were compiled ahead: not a unit's first.
+  /// In which finalists were measured again because compilers were not ready with anything new. In measureSeconds.
+  double refineSeconds = 0;
 };
 
 /// Told to the caller while tuning goes on; drives the progress display.

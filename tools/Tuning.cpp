@@ -238,6 +238,7 @@ void add(search::Counters& to, const search::Counters& from) {
   to.measureSeconds += from.measureSeconds;
   to.waitSeconds += from.waitSeconds;
   to.starvedSeconds += from.starvedSeconds;
+  to.refineSeconds += from.refineSeconds;
 }
 
 /// The part of the time in which the device was checked or timed rather than waiting for compilers, from a unit's
@@ -392,6 +393,7 @@ ExitCode tuneWorkload(const Shell& shell, const TuneOptions& options, const Work
                    {"measure_seconds", counters.measureSeconds},
                    {"wait_seconds", counters.waitSeconds},
                    {"starved_seconds", counters.starvedSeconds},
+                   {"refine_seconds", counters.refineSeconds},
                    {"measuring_share", measuringShare(counters)}}},
                  {"seconds", seconds},
                  {"interrupted", signal != 0},

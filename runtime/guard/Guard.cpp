@@ -1,19 +1,17 @@
 #include "runtime/guard/Guard.h"
 
 #include <algorithm>
-#include <atomic>
 #include <cmath>
 #include <cstring>
 #include <limits>
 #include <map>
-#include <mutex>
 #include <numeric>
 
-#include "base/Hash.h"
 #include "base/System.h"
 #include "runtime/guard/GuardedBuffer.h"
 #include "runtime/guard/Inputs.h"
 #include "runtime/guard/References.h"
+#include "runtime/launch/Inspector.h"
 
 namespace ktune::runtime {
 
@@ -37,81 +35,6 @@ constexpr uint64_t kMostWorkingBytes = uint64_t{64} << 20;
 constexpr uint64_t kLeastWorkingBytes = uint64_t{16} << 20;
 // An engine is worth its transfers on large pieces only.
 constexpr uint64_t kMostEngineBytes = uint64_t{512} << 20;
-
-// ----------------------------------------------------------------------------------------------------- one element
-
-// Results that are too small for a normal number may be flushed to zero, as vector units and most exp() do; f16 and
-// narrower have so few exponents that their subnormals matter.
-double flushAllowance(op::DType type) {
-  switch (type) {
-    case op::DType::kF64:
-      return std::numeric_limits<double>::min();
-    case op::DType::kF32:
-    case op::DType::kBF16:
-      return static_cast<double>(std::numeric_limits<float>::min());
-    default:
-      return 0;
-  }
-}
-
-// |got - want| as a share of what is allowed: at most 1 when right, 0 where the reference can't judge.
-double errorShare(double got, double want, double bound, op::DType type) {
-  constexpr double kWrong = std::numeric_limits<double>::infinity();
-  if (std::isinf(bound)) return 0;
-  if (std::isnan(want)) return std::isnan(got) ? 0 : kWrong;
-  // NaN is no wildcard.
-  if (std::isnan(got)) return kWrong;
-  if (std::isinf(want)) return got == want ? 0 : kWrong;
-  const double error = std::fabs(got - want);
-  if (error == 0) return 0;
-  const double allowed = bound + flushAllowance(type);
-  return allowed > 0 ? error / allowed : kWrong;
-}
-
-struct Comparison {
-  bool right = true;
-  double worstShare = 0;
-  int64_t worstIndex = 0;  ///< Row-major position.
-  double got = 0, want = 0;
-  int64_t judged = 0;  ///< Elements whose bound is finite.
-};
-
-// Compares rows of columns; ROWVALUES(row, out) gives a row of what is to be judged.
-template <typename RowValues>
-Comparison compareRows(const Expected& expected, int64_t rows, int64_t columns, op::DType type,
-                       const op::ParallelFor& parallelFor, const RowValues& rowValues) {
-  Comparison total;
-  std::mutex mutex;
-  parallelFor(rows, [&](int64_t begin, int64_t end) {
-    Comparison part;
-    std::vector<double> values(static_cast<size_t>(columns));
-    for (int64_t row = begin; row < end; ++row) {
-      rowValues(row, values.data());
-      for (int64_t c = 0; c < columns; ++c) {
-        const int64_t i = row * columns + c;
-        const double bound = expected.bounds[static_cast<size_t>(i)];
-        const double want = expected.values[static_cast<size_t>(i)];
-        const double share = errorShare(values[static_cast<size_t>(c)], want, bound, type);
-        if (!std::isinf(bound)) ++part.judged;
-        if (share > part.worstShare) {
-          part.worstShare = share;
-          part.worstIndex = i;
-          part.got = values[static_cast<size_t>(c)];
-          part.want = want;
-        }
-      }
-    }
-    const std::lock_guard lock(mutex);
-    const int64_t judged = total.judged + part.judged;
-    // The lower index wins a tie, so that the message does not depend on threads.
-    if (part.worstShare > total.worstShare ||
-        (part.worstShare == total.worstShare && part.worstShare > 0 && part.worstIndex < total.worstIndex))
-      total = part;
-    total.judged = judged;
-  });
-  total.right = total.worstShare <= 1;
-  return total;
-}
 
 std::string number(double v) {
   char text[40];
@@ -164,7 +87,8 @@ class GuardImpl final : public Guard {
         workFactor_(device.dotEngine() != nullptr ? kEngineShare : 1),
         remote_(!device.sharesHostMemory()),
         parallelFor_(
-            [&device](int64_t n, const std::function<void(int64_t, int64_t)>& f) { device.parallelFor(n, f); }) {}
+            [&device](int64_t n, const std::function<void(int64_t, int64_t)>& f) { device.parallelFor(n, f); }),
+        hostInspector_(makeHostInspector(parallelFor_)) {}
 
   Status prepare();
   GuardVerdict screen(LoadedPlan& plan) override;
@@ -180,18 +104,32 @@ class GuardImpl final : public Guard {
   const op::ParallelFor parallelFor_;
   std::vector<op::ValueType> types_;
   std::unique_ptr<ReferenceEvaluator> evaluator_;
-  uint64_t referenceCacheBytes_ = 0;
+  const std::unique_ptr<Inspector> hostInspector_;
+  GuardedMemory memory_;              ///< With the device's inspector where it has one that fits in its memory.
+  uint64_t referenceCacheBytes_ = 0;  ///< In the inspector's memory.
+  uint64_t snapshotCacheBytes_ = 0;
+
+  /// An input's content as the device had it, with its bands.
+  struct Snapshot {
+    Content content;
+    std::unique_ptr<DeviceMemory> memory;
+    uint64_t checksum = 0;
+  };
+  using References = std::vector<std::unique_ptr<KeptReference>>;  ///< One per output.
 
   std::vector<Case> cases_;             ///< In the order of prove(); the first is screen()'s.
   std::vector<TensorView> inputViews_;  ///< At the bucket's high end, without addresses.
   std::vector<GuardedBuffer> inputs_;
-  std::vector<GuardedBuffer> outputs_[2];  ///< One set for each of two runs; empty buffers for aliases.
+  /// One set for each of two runs; of an output that aliases an input, what it was after the run.
+  std::vector<GuardedBuffer> outputs_[2];
   GuardedBuffer workspace_;
   size_t workspaceCapacity_ = 0;
-  std::vector<Content> contents_;
-  std::vector<bool> uploaded_;                    ///< Per input, whether the device has its content.
-  std::vector<std::vector<uint64_t>> checksums_;  ///< Per input, of its pieces.
-  std::map<ReferenceKey, std::vector<Expected>> references_;
+  std::vector<Content> contents_;    ///< Per input, on the host.
+  std::vector<Content> present_;     ///< Per input, where candidates find it.
+  std::vector<uint64_t> checksums_;  ///< Per input, of what is present.
+  std::vector<std::vector<Snapshot>> snapshots_;
+  uint64_t snapshotBytes_ = 0;
+  std::map<ReferenceKey, References> references_;
   uint64_t cachedBytes_ = 0;
 
   [[nodiscard]] size_t inputCount() const { return problem_.source.inputs.size(); }
@@ -209,11 +147,22 @@ class GuardImpl final : public Guard {
   [[nodiscard]] double workOf(const std::vector<int64_t>& point) const;
   void chooseCases();
   Status refuseTrivialOutputs();
-  [[nodiscard]] std::vector<uint64_t> checksum(const GuardedBuffer& buffer) const;
-  void fill(const Case& c, std::vector<TensorView>& views);
+  [[nodiscard]] Inspector& inspector() const {
+    return memory_.deviceInspector != nullptr ? *memory_.deviceInspector : *memory_.host;
+  }
+  [[nodiscard]] int64_t firstRowOf(const Case& c, size_t input, const TensorView& view) const;
+  [[nodiscard]] Content contentOf(const Case& c, size_t input, const TensorView& view) const;
+  void placeInput(size_t input, const Content& content, const TensorView& view);
+  void makeInput(const Case& c, size_t input, const TensorView& view);
   void fillHeavy(const InputStream& spec, const TensorView& view);
-  Status uploadInput(size_t input);
-  Result<const std::vector<Expected>*> reference(const Case& c, const std::vector<TensorView>& views);
+  Status bringInput(const Case& c, size_t input, const TensorView& view);
+  Result<bool> restoreInput(size_t input, const Content& content);
+  Status keepSnapshot(size_t input);
+  void spoilInput(size_t input);
+  void releaseSpareMemory();
+  Result<std::vector<Expected>> evaluate(const Case& c);
+  Result<const References*> keepReference(const ReferenceKey& key, std::vector<Expected> expected);
+  Result<const References*> reference(const Case& c);
   void phase(GuardPhase p) const {
     if (options_.onPhase) options_.onPhase(p);
   }
@@ -223,12 +172,15 @@ class GuardImpl final : public Guard {
   };
   [[nodiscard]] static Failure candidateFault(const Status& status) { return {"run-crash", status.message(), status}; }
   [[nodiscard]] static Failure trustedFault(const Status& status) { return {"", status.message(), status}; }
-  Status uploadOutputs(int which) const;
-  Status downloadResults(int which);
+  Status prepareRun(int which, const std::vector<WorkspaceSlot>& slots);
+  Status bringBackResults(int which);
+  Result<std::optional<Failure>> inspectRun(int which, const std::vector<WorkspaceSlot>& slots);
   [[nodiscard]] static GuardVerdict rejected(GuardVerdict verdict, Failure failure);
   std::optional<Failure> runOnce(LoadedPlan& plan, const Case& c, int which, std::vector<TensorView>& views);
-  std::optional<Failure> compareRuns(const std::vector<TensorView>& views,
-                                     const std::vector<std::string> (&kept)[2]) const;
+  Result<std::optional<Failure>> inspectInputs(const std::vector<TensorView>& views, bool heavy);
+  Result<std::optional<Failure>> compareRuns(const std::vector<TensorView>& views) const;
+  Result<std::optional<Failure>> compareWithReference(const Case& c, const std::vector<TensorView>& views,
+                                                      double& worstShare, bool& judged);
   /// LAST: of this verdict, when heavy weights are looked at again, too.
   std::optional<Failure> checkCase(LoadedPlan& plan, const Case& c, bool last, double& worstShare, bool& judged,
                                    std::vector<std::string>* rowsOut);
@@ -328,52 +280,66 @@ Status GuardImpl::prepare() {
   inputViews_.assign(views.begin(), views.begin() + static_cast<std::ptrdiff_t>(inputCount()));
   uint64_t needed = evaluator_->workingBytes(high);
   uint64_t expectedBytes = 0;
-  uint64_t twins = 0;
+  uint64_t twins = 0, aliasTwins = 0;
   const auto alignmentOf = [&](size_t tensor) {
     const int64_t a = tensor < inputCount() ? problem_.source.inputs[tensor].alignmentBytes
                                             : problem_.source.outputs[tensor - inputCount()].alignmentBytes;
     return static_cast<size_t>(std::max<int64_t>(1, a));
   };
+  const auto isAlias = [&](size_t tensor) { return problem_.source.outputs[tensor - inputCount()].aliasInput >= 0; };
   for (size_t t = 0; t < views.size(); ++t) {
     const auto bytes = static_cast<size_t>(views[t].spanBytes());
+    const uint64_t twin = GuardedBuffer::twinBytes(bytes, alignmentOf(t));
     if (t < inputCount()) {
       needed += GuardedBuffer::totalBytes(bytes, alignmentOf(t));
-      twins += GuardedBuffer::twinBytes(bytes, alignmentOf(t));
+      twins += twin;
       continue;
     }
     // Two runs' results, and the reference's.
     needed += 2 * GuardedBuffer::totalBytes(bytes, alignmentOf(t));
-    if (problem_.source.outputs[t - inputCount()].aliasInput < 0)
-      twins += 2 * GuardedBuffer::twinBytes(bytes, alignmentOf(t));
+    (isAlias(t) ? aliasTwins : twins) += 2 * twin;
     expectedBytes += static_cast<uint64_t>(views[t].rows() * views[t].columns()) * 2 * sizeof(double);
   }
   needed += expectedBytes;
   if (needed > cap)
     return resourceExhausted("checking this problem needs " + std::to_string(needed) +
                              " bytes for inputs, outputs and references; " + std::to_string(cap) + " are allowed");
-  if (!device_.sharesHostMemory() && options_.deviceMemoryBytes != 0 && twins > options_.deviceMemoryBytes)
+  const uint64_t deviceCap = options_.deviceMemoryBytes;
+  if (remote_ && deviceCap != 0 && twins > deviceCap)
     return resourceExhausted("checking this problem needs " + std::to_string(twins) +
-                             " bytes of the device's memory for inputs and outputs; " +
-                             std::to_string(options_.deviceMemoryBytes) + " are allowed");
-  referenceCacheBytes_ = std::max(expectedBytes, std::min((cap - needed) / 2, cap / 4) + expectedBytes);
+                             " bytes of the device's memory for inputs and outputs; " + std::to_string(deviceCap) +
+                             " are allowed");
+  const uint64_t inspected = twins + aliasTwins + expectedBytes;
+  memory_ = {&device_, nullptr, hostInspector_.get()};
+  if (remote_ && (deviceCap == 0 || inspected <= deviceCap)) memory_.deviceInspector = device_.inspector();
+  if (memory_.deviceInspector != nullptr) {
+    // Half of what is left stays for candidates' workspaces.
+    const uint64_t spare = deviceCap != 0 ? deviceCap - inspected : device_.target().memoryBytes / 4;
+    referenceCacheBytes_ = expectedBytes + spare / 4;
+    snapshotCacheBytes_ = spare / 4;
+  } else {
+    referenceCacheBytes_ = std::max(expectedBytes, std::min((cap - needed) / 2, cap / 4) + expectedBytes);
+  }
 
   for (size_t t = 0; t < views.size(); ++t) {
     const auto bytes = static_cast<size_t>(views[t].spanBytes());
     if (t < inputCount()) {
-      KTUNE_ASSIGN(GuardedBuffer buffer, GuardedBuffer::create(bytes, alignmentOf(t), &device_));
+      KTUNE_ASSIGN(GuardedBuffer buffer, GuardedBuffer::create(bytes, alignmentOf(t), memory_));
       inputs_.push_back(std::move(buffer));
       continue;
     }
+    // No candidate ever sees the copy of an aliased input: it lies where it is looked at.
+    GuardedMemory memory = memory_;
+    if (isAlias(t) && memory.deviceInspector == nullptr) memory.device = nullptr;
     for (auto& set : outputs_) {
-      const bool alias = problem_.source.outputs[t - inputCount()].aliasInput >= 0;
-      KTUNE_ASSIGN(GuardedBuffer buffer,
-                   GuardedBuffer::create(alias ? 0 : bytes, alignmentOf(t), alias ? nullptr : &device_));
+      KTUNE_ASSIGN(GuardedBuffer buffer, GuardedBuffer::create(bytes, alignmentOf(t), memory));
       set.push_back(std::move(buffer));
     }
   }
   contents_.resize(inputCount());
-  uploaded_.resize(inputCount());
+  present_.resize(inputCount());
   checksums_.resize(inputCount());
+  snapshots_.resize(inputCount());
   chooseCases();
   return refuseTrivialOutputs();
 }
@@ -385,41 +351,29 @@ Status GuardImpl::refuseTrivialOutputs() {
   const std::vector<int64_t> low = op::scoringPoints(problem_.bucket).front();
   std::string passing;
   for (Distribution d : {kNormal, kUniformPositive, kMixedMagnitudes, kSpecialValues}) {
-    std::vector<TensorView> views = viewsAt(low);
+    const std::vector<TensorView> views = viewsAt(low);
     const Case c{d, low};
-    fill(c, views);
-    KTUNE_ASSIGN(const std::vector<Expected>* expected, reference(c, views));
+    KTUNE_ASSIGN(std::vector<Expected> expected, evaluate(c));
     passing.clear();
-    for (size_t o = 0; o < expected->size(); ++o) {
-      const TensorView& view = views[inputCount() + o];
-      const Expected& e = (*expected)[o];
+    for (size_t o = 0; o < expected.size(); ++o) {
+      const op::DType type = views[inputCount() + o].dtype;
+      const Expected& e = expected[o];
       if (e.values.empty()) continue;
       double sum = 0;
       for (double v : e.values) sum += v;
-      for (const double constant : {0.0, op::roundTo(view.dtype, sum / static_cast<double>(e.values.size()))}) {
+      for (const double constant : {0.0, op::roundTo(type, sum / static_cast<double>(e.values.size()))}) {
         // One number is its own mean: only zero says anything of it.
         if (constant != 0 && e.values.size() == 1) continue;
-        const Comparison comparison =
-            compareRows(e, view.rows(), view.columns(), view.dtype, parallelFor_,
-                        [&](int64_t, double* out) { std::fill_n(out, view.columns(), constant); });
-        if (comparison.right) passing = "output " + std::to_string(o) + " filled with " + number(constant);
+        size_t i = 0;
+        while (i < e.values.size() && errorShare(constant, e.values[i], e.bounds[i], flushAllowance(type)) <= 1) ++i;
+        if (i == e.values.size()) passing = "output " + std::to_string(o) + " filled with " + number(constant);
       }
     }
+    KTUNE_TRY(keepReference(referenceKey(c), std::move(expected)).status());
     if (passing.empty()) return Status::ok();
   }
   return unsupported("no check can tell a right kernel from one that does nothing: " + passing +
                      " is within the error bounds on every distribution of inputs");
-}
-
-std::vector<uint64_t> GuardImpl::checksum(const GuardedBuffer& buffer) const {
-  constexpr size_t kPiece = size_t{4} << 20;
-  const size_t pieces = (buffer.bytes() + kPiece - 1) / kPiece;
-  std::vector<uint64_t> sums(pieces);
-  parallelFor_(static_cast<int64_t>(pieces), [&](int64_t begin, int64_t end) {
-    for (auto p = static_cast<size_t>(begin); p < static_cast<size_t>(end); ++p)
-      sums[p] = checksumOf(std::string_view(buffer.data() + p * kPiece, std::min(kPiece, buffer.bytes() - p * kPiece)));
-  });
-  return sums;
 }
 
 // Fills dense weights from a block of generated rows: generating gigabytes would take longer than everything else. The
@@ -447,79 +401,140 @@ void GuardImpl::fillHeavy(const InputStream& spec, const TensorView& view) {
   });
 }
 
-// Sees to it that the input buffers hold what the case says; gives VIEWS the inputs' addresses.
-void GuardImpl::fill(const Case& c, std::vector<TensorView>& views) {
-  for (size_t i = 0; i < inputCount(); ++i) {
-    const op::Input& input = problem_.source.inputs[i];
-    TensorView& view = views[i];
-    // Rows that count the symbol start elsewhere; weights stay.
-    const op::Shape& shape = input.type.shape;
-    int64_t firstRow = 0;
-    if (c.firstRow != 0 && shape.size() > 1 && !shape[0].isStatic()) {
-      firstRow = c.firstRow * shape[0].factor;
-      for (size_t d = 1; d + 1 < shape.size(); ++d) firstRow *= view.extents[d];
-    }
-    const bool heavy = isHeavy(i, view);
-    const Distribution distribution = heavy ? Distribution::kNormal : c.distribution;
-    const int64_t variant = heavy ? 0 : c.variant;
-    const bool shifted = heavy || c.shifted;
-    const Content wanted{true, distribution, variant, firstRow, shifted, view.extents};
-    if (!(contents_[i] == wanted)) {
-      GuardedBuffer& buffer = inputs_[i];
-      view.data =
-          buffer.place(static_cast<size_t>(view.spanBytes()), static_cast<size_t>(input.alignmentBytes), shifted);
-      const bool dense = view.rows() * view.columns() * op::dtypeBytes(view.dtype) == view.spanBytes();
-      if (!dense) buffer.poison(0, parallelFor_);  // The gaps are guard bands, too.
-      const InputStream spec{distribution, options_.seed, static_cast<int32_t>(i), input.constant, variant, firstRow};
-      if (heavy && dense && view.extents.size() > 1)
-        fillHeavy(spec, view);
-      else
-        fillInput(spec, view, parallelFor_);
-      contents_[i] = wanted;
-      uploaded_[i] = false;
-      checksums_[i] = checksum(buffer);
-    }
-    view.data = inputs_[i].data();
-  }
+// Rows that count the symbol start elsewhere; weights stay.
+int64_t GuardImpl::firstRowOf(const Case& c, size_t input, const TensorView& view) const {
+  const op::Shape& shape = problem_.source.inputs[input].type.shape;
+  if (c.firstRow == 0 || shape.size() < 2 || shape[0].isStatic()) return 0;
+  int64_t firstRow = c.firstRow * shape[0].factor;
+  for (size_t d = 1; d + 1 < shape.size(); ++d) firstRow *= view.extents[d];
+  return firstRow;
 }
 
-Status GuardImpl::uploadInput(size_t input) {
-  if (uploaded_[input]) return Status::ok();
-  KTUNE_TRY(inputs_[input].upload());
-  uploaded_[input] = true;
+Content GuardImpl::contentOf(const Case& c, size_t input, const TensorView& view) const {
+  const bool heavy = isHeavy(input, view);
+  return {true,
+          heavy ? Distribution::kNormal : c.distribution,
+          heavy ? 0 : c.variant,
+          firstRowOf(c, input, view),
+          heavy || c.shifted,
+          view.extents};
+}
+
+// Room for CONTENT: what lay elsewhere is gone.
+void GuardImpl::placeInput(size_t input, const Content& content, const TensorView& view) {
+  const auto liesThere = [&](const Content& old) {
+    return old.valid && old.extents == content.extents && old.shifted == content.shifted;
+  };
+  if (!liesThere(contents_[input])) contents_[input].valid = false;
+  if (!liesThere(present_[input])) present_[input].valid = false;
+  inputs_[input].place(static_cast<size_t>(view.spanBytes()),
+                       static_cast<size_t>(problem_.source.inputs[input].alignmentBytes), content.shifted);
+}
+
+// Sees to it that the host's block holds what the case says.
+void GuardImpl::makeInput(const Case& c, size_t input, const TensorView& view) {
+  const Content wanted = contentOf(c, input, view);
+  if (contents_[input] == wanted) return;
+  placeInput(input, wanted, view);
+  GuardedBuffer& buffer = inputs_[input];
+  TensorView block = view;
+  block.data = buffer.data();
+  const bool dense = view.rows() * view.columns() * op::dtypeBytes(view.dtype) == view.spanBytes();
+  // The gaps are guard bands, too. On the host nothing can fail.
+  if (!dense) (void)hostInspector_->fill(buffer.data(), buffer.bytes(), kPoison[0]);
+  const InputStream spec{
+      wanted.distribution, options_.seed,  static_cast<int32_t>(input), problem_.source.inputs[input].constant,
+      wanted.variant,      wanted.firstRow};
+  if (isHeavy(input, view) && dense && view.extents.size() > 1)
+    fillHeavy(spec, block);
+  else
+    fillInput(spec, block, parallelFor_);
+  contents_[input] = wanted;
+  if (memory_.deviceInspector == nullptr) present_[input].valid = false;
+}
+
+// Sees to it that candidates find what the case says.
+Status GuardImpl::bringInput(const Case& c, size_t input, const TensorView& view) {
+  const Content wanted = contentOf(c, input, view);
+  if (present_[input] == wanted) return Status::ok();
+  placeInput(input, wanted, view);
+  KTUNE_ASSIGN(const bool restored, restoreInput(input, wanted));
+  if (restored) return Status::ok();
+  makeInput(c, input, view);
+  const GuardedBuffer& buffer = inputs_[input];
+  KTUNE_TRY(buffer.upload());
+  KTUNE_ASSIGN(checksums_[input], inspector().checksum(buffer.inspectedData(), buffer.bytes()));
+  present_[input] = wanted;
+  // Heavy weights have one content only.
+  return isHeavy(input, view) ? Status::ok() : keepSnapshot(input);
+}
+
+// Whether the device still had it: making an input and bringing it there takes longer than everything else of a case.
+Result<bool> GuardImpl::restoreInput(size_t input, const Content& content) {
+  std::vector<Snapshot>& kept = snapshots_[input];
+  const auto found = std::find_if(kept.begin(), kept.end(), [&](const Snapshot& s) { return s.content == content; });
+  if (found == kept.end()) return false;
+  const GuardedBuffer& buffer = inputs_[input];
+  KTUNE_TRY(device_.copyOnDevice(buffer.candidateData() - GuardedBuffer::kBandBytes, found->memory->data(),
+                                 buffer.bytes() + 2 * GuardedBuffer::kBandBytes));
+  KTUNE_ASSIGN(const uint64_t checksum, inspector().checksum(buffer.inspectedData(), buffer.bytes()));
+  KTUNE_ASSIGN(const std::optional<int64_t> damage, buffer.damage());
+  if (checksum != found->checksum || damage) {
+    // A stray write of some candidate's; nobody knows whose.
+    snapshotBytes_ -= found->memory->bytes();
+    kept.erase(found);
+    return false;
+  }
+  checksums_[input] = checksum;
+  present_[input] = content;
+  return true;
+}
+
+Status GuardImpl::keepSnapshot(size_t input) {
+  if (memory_.deviceInspector == nullptr) return Status::ok();
+  const GuardedBuffer& buffer = inputs_[input];
+  const size_t bytes = buffer.bytes() + 2 * GuardedBuffer::kBandBytes;
+  if (bytes > snapshotCacheBytes_ || snapshotBytes_ > snapshotCacheBytes_ - bytes) return Status::ok();
+  Result<std::unique_ptr<DeviceMemory>> memory = device_.allocate(bytes);
+  if (!memory) return memory.error().code() == StatusCode::kResourceExhausted ? Status::ok() : memory.error();
+  KTUNE_TRY(device_.copyOnDevice((*memory)->data(), buffer.candidateData() - GuardedBuffer::kBandBytes, bytes));
+  snapshotBytes_ += bytes;
+  snapshots_[input].push_back({present_[input], std::move(*memory), checksums_[input]});
   return Status::ok();
 }
 
+// A candidate has written where it must not: the input is made anew for the next one.
+void GuardImpl::spoilInput(size_t input) {
+  present_[input].valid = false;
+  if (memory_.deviceInspector == nullptr) contents_[input].valid = false;
+}
+
+// What is kept to save time, of the device's memory.
+void GuardImpl::releaseSpareMemory() {
+  for (std::vector<Snapshot>& kept : snapshots_) kept.clear();
+  snapshotBytes_ = 0;
+  if (memory_.deviceInspector == nullptr) return;
+  references_.clear();
+  cachedBytes_ = 0;
+}
+
 Result<void*> GuardImpl::keptWeights(size_t input) {
-  if (!contents_[input].valid || !keepsOneContent(problem_.source.inputs[input], inputViews_[input]))
-    return static_cast<void*>(nullptr);
-  KTUNE_TRY(uploadInput(input));
-  return static_cast<void*>(inputs_[input].deviceData());
+  if (!keepsOneContent(problem_.source.inputs[input], inputViews_[input])) return static_cast<void*>(nullptr);
+  KTUNE_TRY(bringInput(cases_.front(), input, inputViews_[input]));
+  return static_cast<void*>(inputs_[input].candidateData());
 }
 
-// What a run must find on the device: inputs whose content is new, poison and bands.
-Status GuardImpl::uploadOutputs(int which) const {
-  const op::Graph& graph = problem_.source;
-  for (size_t o = 0; o < graph.outputs.size(); ++o)
-    if (graph.outputs[o].aliasInput < 0) KTUNE_TRY(outputs_[which][o].upload());
-  return workspace_.upload();
+Result<std::vector<Expected>> GuardImpl::evaluate(const Case& c) {
+  std::vector<TensorView> inputs = viewsAt(c.point);
+  inputs.resize(inputCount());
+  for (size_t i = 0; i < inputCount(); ++i) {
+    makeInput(c, i, inputs[i]);
+    inputs[i].data = inputs_[i].data();
+  }
+  return evaluator_->evaluate(c.point, inputs, parallelFor_);
 }
 
-// What a run has left there. Of inputs that nothing may write the bands only: checkCase() looks at the rest.
-Status GuardImpl::downloadResults(int which) {
-  const op::Graph& graph = problem_.source;
-  for (size_t o = 0; o < graph.outputs.size(); ++o)
-    if (graph.outputs[o].aliasInput < 0) KTUNE_TRY(outputs_[which][o].download());
-  for (size_t i = 0; i < inputCount(); ++i)
-    KTUNE_TRY(isAliased(i) ? inputs_[i].download() : inputs_[i].downloadBands());
-  return workspace_.download();
-}
-
-Result<const std::vector<Expected>*> GuardImpl::reference(const Case& c, const std::vector<TensorView>& views) {
-  const ReferenceKey key = referenceKey(c);
-  if (const auto found = references_.find(key); found != references_.end()) return &found->second;
-  std::vector<TensorView> inputs(views.begin(), views.begin() + static_cast<std::ptrdiff_t>(inputCount()));
-  KTUNE_ASSIGN(std::vector<Expected> expected, evaluator_->evaluate(c.point, inputs, parallelFor_));
+Result<const GuardImpl::References*> GuardImpl::keepReference(const ReferenceKey& key, std::vector<Expected> expected) {
   uint64_t bytes = 0;
   for (const Expected& e : expected) bytes += e.values.size() * 2 * sizeof(double);
   if (cachedBytes_ + bytes > referenceCacheBytes_) {
@@ -528,150 +543,232 @@ Result<const std::vector<Expected>*> GuardImpl::reference(const Case& c, const s
       it = it->first == referenceKey(cases_.front()) ? std::next(it) : references_.erase(it);
     cachedBytes_ = 0;
     for (const auto& [k, kept] : references_)
-      for (const Expected& e : kept) cachedBytes_ += e.values.size() * 2 * sizeof(double);
+      for (const auto& e : kept) cachedBytes_ += e->bytes();
+    if (cachedBytes_ + bytes > referenceCacheBytes_) {
+      references_.clear();
+      cachedBytes_ = 0;
+    }
   }
-  cachedBytes_ += bytes;
-  return &(references_[key] = std::move(expected));
+  References references;
+  for (Expected& e : expected) {
+    KTUNE_ASSIGN(std::unique_ptr<KeptReference> kept, inspector().keep(std::move(e)));
+    cachedBytes_ += kept->bytes();
+    references.push_back(std::move(kept));
+  }
+  return &(references_[key] = std::move(references));
 }
 
-// Runs the plan on poisoned outputs (set WHICH) and looks at everything round its buffers.
-std::optional<GuardImpl::Failure> GuardImpl::runOnce(LoadedPlan& plan, const Case& c, int which,
-                                                     std::vector<TensorView>& views) {
-  fill(c, views);
+Result<const GuardImpl::References*> GuardImpl::reference(const Case& c) {
+  const ReferenceKey key = referenceKey(c);
+  if (const auto found = references_.find(key); found != references_.end()) return &found->second;
+  KTUNE_ASSIGN(std::vector<Expected> expected, evaluate(c));
+  return keepReference(key, std::move(expected));
+}
+
+// Poison, bands and zeros, to where the candidate finds them.
+Status GuardImpl::prepareRun(int which, const std::vector<WorkspaceSlot>& slots) {
+  for (size_t o = 0; o < problem_.source.outputs.size(); ++o) {
+    if (problem_.source.outputs[o].aliasInput >= 0) continue;
+    KTUNE_TRY(outputs_[which][o].poison(which));
+    KTUNE_TRY(outputs_[which][o].prepare());
+  }
+  KTUNE_TRY(workspace_.poison(which));
+  for (const WorkspaceSlot& slot : slots) {
+    if (slot.kind == cache::WorkspaceKind::kZeroed)
+      KTUNE_TRY(inspector().fill(workspace_.inspectedData() + slot.offset, slot.bytes, {0, 0}));
+  }
+  return workspace_.prepare();
+}
+
+// What a run has left, to where it is looked at. Of inputs that nothing may write the bands only: inspectInputs() looks
+// at the rest.
+Status GuardImpl::bringBackResults(int which) {
   const op::Graph& graph = problem_.source;
+  for (size_t i = 0; i < inputCount(); ++i)
+    KTUNE_TRY(isAliased(i) ? inputs_[i].bringBack() : inputs_[i].bringBackBands());
   for (size_t o = 0; o < graph.outputs.size(); ++o) {
-    TensorView& view = views[inputCount() + o];
-    if (graph.outputs[o].aliasInput >= 0) {
-      view.data = views[static_cast<size_t>(graph.outputs[o].aliasInput)].data;
+    const GuardedBuffer& output = outputs_[which][o];
+    if (graph.outputs[o].aliasInput < 0) {
+      KTUNE_TRY(output.bringBack());
       continue;
     }
+    const GuardedBuffer& input = inputs_[static_cast<size_t>(graph.outputs[o].aliasInput)];
+    if (output.inspectedOnDevice())
+      KTUNE_TRY(device_.copyOnDevice(output.inspectedData(), input.inspectedData(), output.bytes()));
+    else
+      std::memcpy(output.data(), input.data(), output.bytes());
+  }
+  return workspace_.bringBack();
+}
+
+// What lies round everything that the run was given, and what it has left in the workspace.
+Result<std::optional<GuardImpl::Failure>> GuardImpl::inspectRun(int which, const std::vector<WorkspaceSlot>& slots) {
+  const op::Graph& graph = problem_.source;
+  const auto inspect = [&](const GuardedBuffer& buffer, const std::string& what) -> Result<std::optional<Failure>> {
+    KTUNE_ASSIGN(const std::optional<int64_t> at, buffer.damage());
+    if (!at) return std::optional<Failure>();
+    return std::optional<Failure>(Failure{"guard-band",
+                                          *at < 0 ? "wrote " + std::to_string(-*at) + " bytes before " + what
+                                                  : "wrote " + std::to_string(*at) + " bytes past the end of " + what,
+                                          {}});
+  };
+  for (size_t o = 0; o < graph.outputs.size(); ++o) {
+    if (graph.outputs[o].aliasInput >= 0) continue;
+    KTUNE_ASSIGN(std::optional<Failure> failure,
+                 inspect(outputs_[which][o], "output '" + graph.valueName(graph.outputs[o].value) + "'"));
+    if (failure) return failure;
+  }
+  for (size_t i = 0; i < inputCount(); ++i) {
+    KTUNE_ASSIGN(std::optional<Failure> failure, inspect(inputs_[i], "input '" + graph.inputs[i].name + "'"));
+    if (!failure) continue;
+    spoilInput(i);
+    return failure;
+  }
+  KTUNE_ASSIGN(std::optional<Failure> failure, inspect(workspace_, "the workspace"));
+  if (failure) return failure;
+  const char* const workspace = workspace_.inspectedData();
+  const BytePair poison = kPoison[which];
+  size_t end = 0;
+  for (const WorkspaceSlot& slot : slots) {
+    const BytePair fromHere = end % 2 == 0 ? poison : BytePair{poison[1], poison[0]};
+    KTUNE_ASSIGN(std::optional<size_t> at, inspector().firstOther(workspace + end, slot.offset - end, fromHere));
+    if (at) return std::optional<Failure>(Failure{"guard-band", "wrote between two workspace slots", {}});
+    end = slot.offset + slot.bytes;
+    if (slot.kind != cache::WorkspaceKind::kZeroed) continue;
+    KTUNE_ASSIGN(at, inspector().firstOther(workspace + slot.offset, slot.bytes, {0, 0}));
+    if (at)
+      return std::optional<Failure>(Failure{"wrong-result", "a workspace slot that must be left zero was not", {}});
+  }
+  return std::optional<Failure>();
+}
+
+// Runs the plan on poisoned outputs (set WHICH) and looks at everything round its buffers. VIEWS: get the addresses of
+// the outputs for the inspector.
+std::optional<GuardImpl::Failure> GuardImpl::runOnce(LoadedPlan& plan, const Case& c, int which,
+                                                     std::vector<TensorView>& views) {
+  const op::Graph& graph = problem_.source;
+  for (size_t o = 0; o < graph.outputs.size(); ++o) {
     GuardedBuffer& buffer = outputs_[which][o];
-    view.data = buffer.place(static_cast<size_t>(view.spanBytes()),
-                             static_cast<size_t>(graph.outputs[o].alignmentBytes), c.shifted);
-    buffer.poison(which, parallelFor_);
+    buffer.place(static_cast<size_t>(views[inputCount() + o].spanBytes()),
+                 static_cast<size_t>(graph.outputs[o].alignmentBytes), c.shifted);
+    views[inputCount() + o].data = buffer.inspectedData();
   }
   const size_t workspaceBytes = plan.workspaceBytes(c.point);
   if (workspaceBytes > workspaceCapacity_ || workspace_.data() == nullptr) {
-    Result<GuardedBuffer> buffer = GuardedBuffer::create(workspaceBytes, kWorkspaceAlignment, &device_);
+    Result<GuardedBuffer> buffer = GuardedBuffer::create(workspaceBytes, kWorkspaceAlignment, memory_);
+    if (!buffer && buffer.error().code() == StatusCode::kResourceExhausted) {
+      releaseSpareMemory();
+      buffer = GuardedBuffer::create(workspaceBytes, kWorkspaceAlignment, memory_);
+    }
     if (!buffer && buffer.error().code() == StatusCode::kUnavailable) return trustedFault(buffer.error());
     if (!buffer) return Failure{"load-failed", "workspace: " + buffer.error().message(), {}};
     workspace_ = std::move(*buffer);
     workspaceCapacity_ = workspaceBytes;
   }
   workspace_.place(workspaceBytes, kWorkspaceAlignment, false);
-  workspace_.poison(which, parallelFor_);
   const std::vector<WorkspaceSlot> slots = plan.workspaceSlots(c.point);
-  for (const WorkspaceSlot& slot : slots) {
-    if (slot.kind == cache::WorkspaceKind::kZeroed) std::memset(workspace_.data() + slot.offset, 0, slot.bytes);
-  }
 
   std::vector<void*> addresses;
   for (size_t i = 0; i < inputCount(); ++i) {
-    if (Status status = uploadInput(i); !status.isOk()) return trustedFault(status);
-    addresses.push_back(inputs_[i].deviceData());
+    if (Status status = bringInput(c, i, views[i]); !status.isOk()) return trustedFault(status);
+    addresses.push_back(inputs_[i].candidateData());
   }
   for (size_t o = 0; o < graph.outputs.size(); ++o) {
     const int32_t alias = graph.outputs[o].aliasInput;
-    addresses.push_back(alias >= 0 ? addresses[static_cast<size_t>(alias)] : outputs_[which][o].deviceData());
+    addresses.push_back(alias >= 0 ? addresses[static_cast<size_t>(alias)] : outputs_[which][o].candidateData());
   }
-  if (Status status = uploadOutputs(which); !status.isOk()) return trustedFault(status);
+  if (Status status = prepareRun(which, slots); !status.isOk()) return trustedFault(status);
+  // What was only queued is the guard's, not the candidate's.
+  if (Status status = device_.synchronize(); !status.isOk()) return trustedFault(status);
   for (size_t i = 0; i < inputCount(); ++i)
-    if (isAliased(i)) contents_[i].valid = false;
+    if (isAliased(i)) spoilInput(i);
   phase(GuardPhase::kCandidate);
-  const Status ran = plan.run(addresses, c.point, workspace_.deviceData());
+  const Status ran = plan.run(addresses, c.point, workspace_.candidateData());
   const Status ended = device_.synchronize();
   phase(GuardPhase::kTrusted);
   if (ran.code() == StatusCode::kUnavailable) return candidateFault(ran);
   if (!ended.isOk()) return candidateFault(ended);
   if (!ran.isOk()) return Failure{"load-failed", ran.message(), {}};
   // Only the device can fail here, and nothing but the candidate has run on it.
-  if (Status status = downloadResults(which); !status.isOk()) return candidateFault(status);
+  if (Status status = bringBackResults(which); !status.isOk()) return candidateFault(status);
+  Result<std::optional<Failure>> inspected = inspectRun(which, slots);
+  return inspected ? std::move(*inspected) : candidateFault(inspected.error());
+}
 
-  const auto inspect = [&](const GuardedBuffer& buffer, const std::string& what) -> std::optional<Failure> {
-    const std::optional<int64_t> at = buffer.damage();
-    if (!at) return std::nullopt;
-    return Failure{"guard-band",
-                   *at < 0 ? "wrote " + std::to_string(-*at) + " bytes before " + what
-                           : "wrote " + std::to_string(*at) + " bytes past the end of " + what,
-                   {}};
-  };
-  for (size_t o = 0; o < graph.outputs.size(); ++o) {
-    if (graph.outputs[o].aliasInput >= 0) continue;
-    if (auto failure = inspect(outputs_[which][o], "output '" + graph.valueName(graph.outputs[o].value) + "'"))
-      return failure;
-  }
+// Inputs must be what they were. HEAVY: also those that are not cheap to look at.
+Result<std::optional<GuardImpl::Failure>> GuardImpl::inspectInputs(const std::vector<TensorView>& views, bool heavy) {
+  std::optional<Failure> failure;
   for (size_t i = 0; i < inputCount(); ++i) {
-    if (auto failure = inspect(inputs_[i], "input '" + graph.inputs[i].name + "'")) {
-      contents_[i].valid = false;
-      return failure;
-    }
+    // What is not there no candidate can have changed.
+    if (!present_[i].valid || (isHeavy(i, views[i]) && !heavy)) continue;
+    const GuardedBuffer& buffer = inputs_[i];
+    KTUNE_TRY(buffer.bringBack());
+    KTUNE_ASSIGN(const uint64_t checksum, inspector().checksum(buffer.inspectedData(), buffer.bytes()));
+    if (checksum == checksums_[i]) continue;
+    spoilInput(i);
+    failure = Failure{"input-overwritten", "input '" + problem_.source.inputs[i].name + "' was changed", {}};
   }
-  if (auto failure = inspect(workspace_, "the workspace")) return failure;
-  size_t end = 0;
-  for (const WorkspaceSlot& slot : slots) {
-    if (!GuardedBuffer::isPoison(workspace_.data() + end, end, slot.offset - end, which))
-      return Failure{"guard-band", "wrote between two workspace slots", {}};
-    end = slot.offset + slot.bytes;
-    const char* bytes = workspace_.data() + slot.offset;
-    if (slot.kind == cache::WorkspaceKind::kZeroed &&
-        std::any_of(bytes, bytes + slot.bytes, [](char b) { return b != 0; }))
-      return Failure{"wrong-result", "a workspace slot that must be left zero was not", {}};
-  }
-  return std::nullopt;
+  return failure;
 }
 
 // Two runs on equal inputs: elements that neither wrote, and, where the contract asks for determinism, any difference.
-// KEPT: each run's outputs that alias an input.
-std::optional<GuardImpl::Failure> GuardImpl::compareRuns(const std::vector<TensorView>& views,
-                                                         const std::vector<std::string> (&kept)[2]) const {
+Result<std::optional<GuardImpl::Failure>> GuardImpl::compareRuns(const std::vector<TensorView>& views) const {
   const op::Graph& graph = problem_.source;
   for (size_t o = 0; o < graph.outputs.size(); ++o) {
     const TensorView& view = views[inputCount() + o];
     const bool alias = graph.outputs[o].aliasInput >= 0;
-    const char* runs[2];
-    for (int k = 0; k < 2; ++k) runs[k] = alias ? kept[k][o].data() : outputs_[k][o].data();
-    const auto size = static_cast<size_t>(op::dtypeBytes(view.dtype));
-    const int64_t columns = view.columns();
-    const auto rowBytes = static_cast<size_t>((columns - 1) * view.columnStride() + 1) * size;
-    std::atomic<int64_t> unwritten{std::numeric_limits<int64_t>::max()};
-    std::atomic<int64_t> different{std::numeric_limits<int64_t>::max()};
-    const auto lower = [](std::atomic<int64_t>& to, int64_t index) {
-      int64_t present = to.load();
-      while (index < present && !to.compare_exchange_weak(present, index)) {
-      }
-    };
-    parallelFor_(view.rows(), [&](int64_t begin, int64_t end) {
-      for (int64_t row = begin; row < end; ++row) {
-        const auto offset = static_cast<size_t>(view.rowOffset(row)) * size;
-        // The patterns differ in every byte, so equal rows were written.
-        if (std::memcmp(runs[0] + offset, runs[1] + offset, rowBytes) == 0) continue;
-        for (int64_t col = 0; col < columns; ++col) {
-          const size_t at = offset + static_cast<size_t>(col * view.columnStride()) * size;
-          if (std::memcmp(runs[0] + at, runs[1] + at, size) == 0) continue;
-          if (!alias && GuardedBuffer::isPoison(runs[0] + at, at, size, 0) &&
-              GuardedBuffer::isPoison(runs[1] + at, at, size, 1))
-            lower(unwritten, row * columns + col);
-          else
-            lower(different, row * columns + col);
-        }
-      }
-    });
+    KTUNE_ASSIGN(const RunDifferences found,
+                 inspector().compareRuns(view, outputs_[0][o].inspectedData(), outputs_[1][o].inspectedData(),
+                                         alias ? nullptr : kPoison));
     const std::string name = "output '" + graph.valueName(graph.outputs[o].value) + "'";
-    if (unwritten.load() != std::numeric_limits<int64_t>::max())
-      return Failure{"unwritten-output", name + positionText(unwritten.load(), view.extents) + " was not written", {}};
-    if (graph.numerics.deterministic && different.load() != std::numeric_limits<int64_t>::max())
-      return Failure{"nondeterministic",
-                     name + positionText(different.load(), view.extents) + " differs between two runs on equal inputs",
-                     {}};
+    if (found.unwritten)
+      return std::optional<Failure>(
+          Failure{"unwritten-output", name + positionText(*found.unwritten, view.extents) + " was not written", {}});
+    if (graph.numerics.deterministic && found.different)
+      return std::optional<Failure>(
+          Failure{"nondeterministic",
+                  name + positionText(*found.different, view.extents) + " differs between two runs on equal inputs",
+                  {}});
   }
-  return std::nullopt;
+  return std::optional<Failure>();
+}
+
+// Every element of every output, of both runs unless they are known to be equal.
+Result<std::optional<GuardImpl::Failure>> GuardImpl::compareWithReference(const Case& c,
+                                                                          const std::vector<TensorView>& views,
+                                                                          double& worstShare, bool& judged) {
+  const op::Graph& graph = problem_.source;
+  Result<const References*> expected = reference(c);
+  if (!expected && expected.error().code() == StatusCode::kResourceExhausted) {
+    releaseSpareMemory();
+    expected = reference(c);
+  }
+  if (!expected && expected.error().code() == StatusCode::kUnavailable) return expected.error();
+  if (!expected)
+    return std::optional<Failure>(Failure{"load-failed", "no reference: " + expected.error().toString(), {}});
+  for (int k = 0; k < (graph.numerics.deterministic ? 1 : 2); ++k) {
+    for (size_t o = 0; o < graph.outputs.size(); ++o) {
+      TensorView view = views[inputCount() + o];
+      view.data = outputs_[k][o].inspectedData();
+      KTUNE_ASSIGN(const Comparison comparison, inspector().compare(view, *(**expected)[o]));
+      if (comparison.judged > 0) judged = true;
+      if (!comparison.right())
+        return std::optional<Failure>(Failure{"wrong-result",
+                                              "output '" + graph.valueName(graph.outputs[o].value) + "'" +
+                                                  positionText(comparison.worstIndex, view.extents) + " is " +
+                                                  number(comparison.got) + ", the reference says " +
+                                                  number(comparison.want) + ", " + number(comparison.worstShare) +
+                                                  " times the error bound",
+                                              {}});
+      worstShare = std::max(worstShare, comparison.worstShare);
+    }
+  }
+  return std::optional<Failure>();
 }
 
 std::optional<GuardImpl::Failure> GuardImpl::checkCase(LoadedPlan& plan, const Case& c, bool last, double& worstShare,
                                                        bool& judged, std::vector<std::string>* rowsOut) {
-  const op::Graph& graph = problem_.source;
   std::vector<TensorView> views = viewsAt(c.point);
-  std::vector<std::string> kept[2];
   const auto named = [&](Failure failure) {
     failure.detail += " (" + caseName(c) + ")";
     return failure;
@@ -681,58 +778,31 @@ std::optional<GuardImpl::Failure> GuardImpl::checkCase(LoadedPlan& plan, const C
   for (int k = 0; k < 2 && !failure; ++k) {
     failure = runOnce(plan, c, k, views);
     if (failure && !failure->device.isOk()) return named(*failure);
-    kept[k].resize(graph.outputs.size());
-    for (size_t o = 0; o < graph.outputs.size(); ++o) {
-      const TensorView& view = views[inputCount() + o];
-      if (graph.outputs[o].aliasInput >= 0)
-        kept[k][o].assign(static_cast<const char*>(view.data), static_cast<size_t>(view.spanBytes()));
-    }
   }
   // Whatever else is wrong, damaged inputs are made anew for the next candidate.
-  for (size_t i = 0; i < inputCount(); ++i) {
-    // What the device has not got yet no candidate can have changed.
-    if (!contents_[i].valid || !uploaded_[i] || (isHeavy(i, views[i]) && !last && !failure)) continue;
-    if (Status status = inputs_[i].download(); !status.isOk()) return named(candidateFault(status));
-    if (checksum(inputs_[i]) == checksums_[i]) continue;
-    contents_[i].valid = false;
-    if (!failure) failure = Failure{"input-overwritten", "input '" + graph.inputs[i].name + "' was changed", {}};
-  }
-  if (!failure) failure = compareRuns(views, kept);
-  if (failure) return named(*failure);
-
+  Result<std::optional<Failure>> found =
+      inspectInputs(views, last || failure.has_value() || memory_.deviceInspector != nullptr);
+  const auto firstOf = [&](Result<std::optional<Failure>>& result) {
+    if (!result)
+      failure = candidateFault(result.error());
+    else if (!failure)
+      failure = std::move(*result);
+    return failure.has_value();
+  };
+  if (firstOf(found)) return named(*failure);
+  found = compareRuns(views);
+  if (firstOf(found)) return named(*failure);
   if (c.firstRow == 0) {
-    // Aliased inputs come back first: the reference reads them.
-    std::vector<TensorView> inputs = viewsAt(c.point);
-    fill(c, inputs);
-    Result<const std::vector<Expected>*> expected = reference(c, inputs);
-    if (!expected) return named({"load-failed", "no reference: " + expected.error().toString(), {}});
-    for (int k = 0; k < (graph.numerics.deterministic ? 1 : 2); ++k) {
-      for (size_t o = 0; o < graph.outputs.size(); ++o) {
-        TensorView view = views[inputCount() + o];
-        view.data = graph.outputs[o].aliasInput >= 0 ? kept[k][o].data() : outputs_[k][o].data();
-        const Comparison comparison = compareRows(
-            (**expected)[o], view.rows(), view.columns(), view.dtype, parallelFor_, [&](int64_t row, double* out) {
-              loadElements(view.dtype, view.at(view.rowOffset(row)), view.columnStride(), view.columns(), out);
-            });
-        if (comparison.judged > 0) judged = true;
-        if (!comparison.right)
-          return named({"wrong-result",
-                        "output '" + graph.valueName(graph.outputs[o].value) + "'" +
-                            positionText(comparison.worstIndex, view.extents) + " is " + number(comparison.got) +
-                            ", the reference says " + number(comparison.want) + ", " + number(comparison.worstShare) +
-                            " times the error bound",
-                        {}});
-        worstShare = std::max(worstShare, comparison.worstShare);
-      }
-    }
+    found = compareWithReference(c, views, worstShare, judged);
+    if (firstOf(found)) return named(*failure);
   }
   if (rowsOut != nullptr) {
     rowsOut->clear();
-    for (size_t o = 0; o < graph.outputs.size(); ++o) {
-      const bool alias = graph.outputs[o].aliasInput >= 0;
-      const TensorView& view = views[inputCount() + o];
-      rowsOut->push_back(alias ? kept[0][o]
-                               : std::string(outputs_[0][o].data(), static_cast<size_t>(view.spanBytes())));
+    for (const GuardedBuffer& output : outputs_[0]) {
+      // What was inspected on the host is there.
+      const Status status = output.inspectedOnDevice() ? output.download() : Status::ok();
+      if (!status.isOk()) return named(candidateFault(status));
+      rowsOut->emplace_back(output.data(), output.bytes());
     }
   }
   return std::nullopt;

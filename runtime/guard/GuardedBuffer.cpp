@@ -2,8 +2,6 @@
 
 #include <sys/mman.h>
 
-#include <algorithm>
-#include <array>
 #include <cerrno>
 #include <cstring>
 #include <string>
@@ -21,33 +19,6 @@ size_t roundUp(size_t n, size_t to) {
   return (n + to - 1) / to * to;
 }
 
-// The patterns as blocks, so that memcpy and memcmp do the work.
-constexpr size_t kBlockBytes = 4096;
-using PatternBlock = std::array<unsigned char, kBlockBytes>;
-constexpr PatternBlock blockOf(int which) {
-  PatternBlock block{};
-  for (size_t i = 0; i < kBlockBytes; ++i) block[i] = kPoison[which][i & 1];
-  return block;
-}
-constexpr PatternBlock kBlocks[2] = {blockOf(0), blockOf(1)};
-
-void fillPattern(char* from, char* to, int which) {
-  for (; from < to; from += kBlockBytes)
-    std::memcpy(from, kBlocks[which].data(), std::min<size_t>(kBlockBytes, static_cast<size_t>(to - from)));
-}
-
-// The first byte of [from, to) that is not the pattern, or TO.
-const char* firstDifference(const char* from, const char* to, int which) {
-  for (; from < to; from += kBlockBytes) {
-    const size_t n = std::min<size_t>(kBlockBytes, static_cast<size_t>(to - from));
-    if (std::memcmp(from, kBlocks[which].data(), n) == 0) continue;
-    for (size_t i = 0; i < n; ++i) {
-      if (static_cast<unsigned char>(from[i]) != kBlocks[which][i]) return from + i;
-    }
-  }
-  return to;
-}
-
 }  // namespace
 
 GuardedBuffer::GuardedBuffer(GuardedBuffer&& o) noexcept
@@ -55,7 +26,7 @@ GuardedBuffer::GuardedBuffer(GuardedBuffer&& o) noexcept
       mapBytes_(std::exchange(o.mapBytes_, 0)),
       data_(std::exchange(o.data_, nullptr)),
       bytes_(std::exchange(o.bytes_, 0)),
-      device_(std::exchange(o.device_, nullptr)),
+      memory_(std::exchange(o.memory_, {})),
       twin_(std::move(o.twin_)),
       twinData_(std::exchange(o.twinData_, nullptr)) {}
 
@@ -64,7 +35,7 @@ GuardedBuffer& GuardedBuffer::operator=(GuardedBuffer&& o) noexcept {
   std::swap(mapBytes_, o.mapBytes_);
   std::swap(data_, o.data_);
   std::swap(bytes_, o.bytes_);
-  std::swap(device_, o.device_);
+  std::swap(memory_, o.memory_);
   std::swap(twin_, o.twin_);
   std::swap(twinData_, o.twinData_);
   return *this;
@@ -83,11 +54,11 @@ size_t GuardedBuffer::twinBytes(size_t bytes, size_t alignment) {
   return bytes + 2 * kBandBytes + 6 * alignment;
 }
 
-Result<GuardedBuffer> GuardedBuffer::create(size_t bytes, size_t alignment, Device* device) {
+Result<GuardedBuffer> GuardedBuffer::create(size_t bytes, size_t alignment, const GuardedMemory& memory) {
   GuardedBuffer buffer;
-  if (device != nullptr && !device->sharesHostMemory()) {
-    buffer.device_ = device;
-    KTUNE_ASSIGN(buffer.twin_, device->allocate(twinBytes(bytes, alignment)));
+  buffer.memory_ = memory;
+  if (memory.device != nullptr && !memory.device->sharesHostMemory()) {
+    KTUNE_ASSIGN(buffer.twin_, memory.device->allocate(twinBytes(bytes, alignment)));
   }
   buffer.mapBytes_ = totalBytes(bytes, alignment);
   void* map =
@@ -112,8 +83,10 @@ char* GuardedBuffer::place(size_t bytes, size_t alignment, bool shifted) {
   if (shifted) start += start + alignment <= last ? alignment : -alignment;
   data_ = map_ + (start - reinterpret_cast<uintptr_t>(map_));
   bytes_ = bytes;
-  fillPattern(data_ - kBandBytes, data_, 0);
-  fillPattern(data_ + bytes_, end(), 0);
+  for (char* band : {data_ - kBandBytes, data_ + bytes_}) {
+    const size_t length = band < data_ ? kBandBytes : static_cast<size_t>(end() - band);
+    for (size_t i = 0; i < length; ++i) band[i] = static_cast<char>(kPoison[0][i & 1]);
+  }
   if (twin_ != nullptr) {
     const uintptr_t first = reinterpret_cast<uintptr_t>(twin_->data()) + kBandBytes;
     uintptr_t twin = (first + 2 * alignment - 1) / (2 * alignment) * (2 * alignment);
@@ -125,44 +98,35 @@ char* GuardedBuffer::place(size_t bytes, size_t alignment, bool shifted) {
 
 Status GuardedBuffer::upload() const {
   if (twin_ == nullptr) return Status::ok();
-  return device_->copyToDevice(twinData_ - kBandBytes, data_ - kBandBytes,
-                               static_cast<size_t>(end() - data_) + kBandBytes);
+  return memory_.device->copyToDevice(twinData_ - kBandBytes, data_ - kBandBytes, bytes_ + 2 * kBandBytes);
 }
 
-Status GuardedBuffer::download() {
+Status GuardedBuffer::download() const {
   if (twin_ == nullptr) return Status::ok();
-  return device_->copyFromDevice(data_ - kBandBytes, twinData_ - kBandBytes,
-                                 static_cast<size_t>(end() - data_) + kBandBytes);
+  return memory_.device->copyFromDevice(data_ - kBandBytes, twinData_ - kBandBytes, bytes_ + 2 * kBandBytes);
 }
 
-Status GuardedBuffer::downloadBands() {
-  if (twin_ == nullptr) return Status::ok();
-  KTUNE_TRY(device_->copyFromDevice(data_ - kBandBytes, twinData_ - kBandBytes, kBandBytes));
-  return device_->copyFromDevice(data_ + bytes_, twinData_ + bytes_, static_cast<size_t>(end() - data_) - bytes_);
+Status GuardedBuffer::bringBackBands() const {
+  if (twin_ == nullptr || inspectedOnDevice()) return Status::ok();
+  KTUNE_TRY(memory_.device->copyFromDevice(data_ - kBandBytes, twinData_ - kBandBytes, kBandBytes));
+  return memory_.device->copyFromDevice(data_ + bytes_, twinData_ + bytes_, kBandBytes);
 }
 
-void GuardedBuffer::poison(int which, const op::ParallelFor& parallelFor) {
-  constexpr size_t kPiece = size_t{4} << 20;
-  if (bytes_ <= kPiece) return fillPattern(data_, data_ + bytes_, which);
-  parallelFor(static_cast<int64_t>((bytes_ + kPiece - 1) / kPiece), [&](int64_t begin, int64_t end) {
-    const size_t last = std::min(static_cast<size_t>(end) * kPiece, bytes_);
-    fillPattern(data_ + static_cast<size_t>(begin) * kPiece, data_ + last, which);
-  });
+Status GuardedBuffer::prepare() const {
+  if (!inspectedOnDevice()) return upload();
+  KTUNE_TRY(inspector().fill(twinData_ - kBandBytes, kBandBytes, kPoison[0]));
+  return inspector().fill(twinData_ + bytes_, kBandBytes, kPoison[0]);
 }
 
-bool GuardedBuffer::isPoison(const char* data, size_t offset, size_t bytes, int which) {
-  for (size_t i = 0; i < bytes; ++i) {
-    if (data[i] != static_cast<char>(kPoison[which][(offset + i) & 1])) return false;
-  }
-  return true;
-}
-
-std::optional<int64_t> GuardedBuffer::damage() const {
-  // Behind the block first: that is where overruns go.
-  const char* const blockEnd = data_ + bytes_;
-  if (const char* p = firstDifference(blockEnd, end(), 0); p != end()) return p - blockEnd;
-  if (const char* p = firstDifference(data_ - kBandBytes, data_, 0); p != data_) return p - data_;
-  return std::nullopt;
+Result<std::optional<int64_t>> GuardedBuffer::damage() const {
+  char* const block = inspectedData();
+  // Behind the block first: that is where overruns go. The host's band reaches to the fence.
+  const size_t behind = inspectedOnDevice() ? kBandBytes : static_cast<size_t>(end() - data_) - bytes_;
+  KTUNE_ASSIGN(std::optional<size_t> at, inspector().firstOther(block + bytes_, behind, kPoison[0]));
+  if (at) return std::optional<int64_t>(static_cast<int64_t>(*at));
+  KTUNE_ASSIGN(at, inspector().firstOther(block - kBandBytes, kBandBytes, kPoison[0]));
+  if (at) return std::optional<int64_t>(static_cast<int64_t>(*at) - static_cast<int64_t>(kBandBytes));
+  return std::optional<int64_t>();
 }
 
 }  // namespace ktune::runtime

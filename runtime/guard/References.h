@@ -5,15 +5,9 @@
 
 #include "ir/op/Reference.h"
 #include "ir/schedule/Problem.h"
-#include "runtime/launch/Elements.h"
+#include "runtime/launch/Inspector.h"
 
 namespace ktune::runtime {
-
-/// The reference of one output, dense row-major.
-struct Expected {
-  std::vector<double> values;
-  std::vector<double> bounds;  ///< Infinite where the reference can't judge.
-};
 
 /// The fp64 reference takes 8 bytes an input element and 16 an intermediate one: a language-model head of 2.5 GB of
 /// f32 weights would take 5 GB. So it is evaluated in blocks where the description allows:

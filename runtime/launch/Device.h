@@ -10,6 +10,7 @@
 #include "cache/format/Plan.h"
 #include "ir/op/Reference.h"
 #include "ir/schedule/Target.h"
+#include "runtime/launch/Inspector.h"
 
 namespace ktune::runtime {
 
@@ -129,7 +130,11 @@ class Device {
   /// nobody, or that can't be known.
   [[nodiscard]] virtual std::string foreignActivity() { return {}; }
 
-  // --- References.
+  // --- Checks.
+
+  /// What looks at the device's memory where it is; null where the host does (it can address it, or memory has to come
+  /// back). Belongs to the device.
+  [[nodiscard]] virtual Inspector* inspector() { return nullptr; }
 
   /// What sums large fp64 references faster than the host can; null when there is nothing. Belongs to the device.
   [[nodiscard]] virtual op::DotEngine* dotEngine() { return nullptr; }
@@ -155,7 +160,8 @@ struct DeviceOptions {
   bool lease = false;  ///< cuda: take the device's lease, for measuring. Who only runs plans takes none.
   bool shareDevice = false;  ///< cuda: take the lease although others use the device (never a second ktune).
   uint64_t memoryBytes = 0;  ///< cuda: allocate() gives no more than this in all; 0: no cap.
-  /// cuda: compiles CUDA C++ (source, architecture) to a cubin, for kernels of the device's own: dotEngine() needs it.
+  /// cuda: compiles CUDA C++ (source, architecture) to a cubin, for kernels of the device's own: inspector() and
+  /// dotEngine() need it.
   std::function<Result<std::string>(const std::string& source, const std::string& architecture)> compileKernel;
 };
 /// Opens "cpu", "fake", "cuda:N" ("cuda" is "cuda:0"). Errors: kNotFound listing what there is; kUnsupported for one

@@ -11,7 +11,7 @@ if(KTUNE_WITH_MLIR)
     KTUNE_EMULATION_FOLDER="${CMAKE_CURRENT_SOURCE_DIR}/conformance/emulation"
     KTUNE_DEVICE_FOLDER="${CMAKE_SOURCE_DIR}/ir/emit/cuda/include")
   if(KTUNE_WITH_CUDA)
-    target_sources(cuda_conformance_test PRIVATE conformance/KernelCompilerTest.cpp)
+    target_sources(cuda_conformance_test PRIVATE conformance/KernelCompilerTest.cpp conformance/CudaInspectorTest.cpp)
     target_link_libraries(cuda_conformance_test PRIVATE ktune_runtime_nvrtc)
   endif()
 endif()

@@ -22,6 +22,7 @@
 #include "ir/op/Builder.h"
 #include "ir/op/Reference.h"
 #include "ir/schedule/Vary.h"
+#include "runtime/InspectorChecks.h"
 #include "runtime/guard/Guard.h"
 #include "runtime/launch/Device.h"
 #include "runtime/nvrtc/KernelCompiler.h"
@@ -1105,6 +1106,11 @@ void hostDots(const std::vector<double>& x, int64_t rows, const std::vector<doub
   }
 }
 
+TEST_F(CudaGpu, TheInspectorSaysWhatTheHostSays) {
+  ASSERT_NE(device_->inspector(), nullptr);
+  testing::InspectorChecks(*device_, *device_->inspector()).run();
+}
+
 TEST_F(CudaGpu, DotsAreThoseOfTheHost) {
   op::DotEngine* const engine = device_->dotEngine();
   ASSERT_NE(engine, nullptr);
@@ -1240,7 +1246,7 @@ std::string findProgram(const std::string& named) {
 // [--ktune=PATH] and GoogleTest's arguments.
 int main(int argc, char** argv) {
   using namespace ktune::runtime;
-  testing::InitGoogleTest(&argc, argv);
+  ::testing::InitGoogleTest(&argc, argv);
   std::string named;
   for (int i = 1; i < argc; ++i) {
     constexpr std::string_view kOption = "--ktune=";

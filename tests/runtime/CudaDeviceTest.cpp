@@ -17,6 +17,7 @@
 #include "runtime/launch/devices/cuda/Cubin.h"
 #include "runtime/launch/devices/cuda/CudaDevice.h"
 #include "runtime/launch/devices/cuda/CudaDot.h"
+#include "runtime/launch/devices/cuda/CudaInspector.h"
 #include "runtime/launch/devices/cuda/CudaTiming.h"
 #include "runtime/launch/devices/cuda/Lease.h"
 #include "runtime/nvrtc/Nvrtc.h"
@@ -762,6 +763,49 @@ TEST(CudaDot, ChunksCoverEveryOutputOnce) {
             StatusCode::kUnavailable);
 }
 
+// --------------------------------------------------------------------------------------------------------- inspector
+
+// What the kernels compute is in cuda_conformance_test; here is how they are launched, and what fails.
+TEST(CudaInspector, LaunchesItsKernelsOnTheStream) {
+  FakeCudaDriver fake;
+  for (const char* name : {"fill", "checksum"}) fake.kernels[std::string("ktune_inspect_") + name] = {8, 8, 8};
+  fake.kernels["ktune_inspect_other"] = {8, 8, 8, 8};
+  fake.kernels["ktune_inspect_runs"] = {8, 8, 8, 8, 8, 8, 8};
+  fake.kernels["ktune_inspect_seal"] = {8, 8, 8};
+  fake.kernels["ktune_inspect_compare"] = {8, 8, 8, 8, 8, 8};
+  EXPECT_EQ(open({})->inspector(), nullptr);
+  DeviceOptions options;
+  options.compileKernel = [](const std::string&, const std::string&) -> Result<std::string> {
+    return invalidArgument("does not compile");
+  };
+  EXPECT_EQ(open(options)->inspector(), nullptr);
+  options.compileKernel = [](const std::string& source, const std::string&) -> Result<std::string> {
+    EXPECT_EQ(source, cuda::kInspectorSource);
+    return fakeCubin();
+  };
+  const std::unique_ptr<Device> device = open(options);
+  Inspector* const inspector = device->inspector();
+  ASSERT_NE(inspector, nullptr);
+  EXPECT_EQ(device->inspector(), inspector);
+
+  constexpr size_t kBytes = 100000;
+  const std::unique_ptr<DeviceMemory> memory = *device->allocate(kBytes);
+  fake.onLaunch = [&](const test::RecordedLaunch& launch) {
+    EXPECT_EQ(launch.kernel, "ktune_inspect_other");
+    EXPECT_EQ(launch.block[0], 256u);
+    EXPECT_EQ(launch.grid[0], 25u);  // 100000 bytes of 16 a thread.
+    EXPECT_EQ(as<uint64_t>(launch.arguments[0]), reinterpret_cast<uint64_t>(memory->data()));
+    EXPECT_EQ(as<uint64_t>(launch.arguments[1]), kBytes);
+    EXPECT_EQ(as<uint64_t>(launch.arguments[2]), 0x7fffu);
+    auto* const records = reinterpret_cast<uint64_t*>(as<uint64_t>(launch.arguments[3]));
+    for (unsigned b = 0; b < launch.grid[0]; ++b) records[b] = b == 7 ? 4711 : ~uint64_t{0};
+  };
+  EXPECT_EQ(*inspector->firstOther(memory->data(), kBytes, {0xff, 0x7f}), std::optional<size_t>(4711));
+  fake.faults["launchKernelEx"] = CUDA_ERROR_ILLEGAL_ADDRESS;
+  EXPECT_EQ(inspector->checksum(memory->data(), kBytes).status().code(), StatusCode::kUnavailable);
+  EXPECT_EQ(inspector->fill(memory->data(), kBytes, {0, 0}).code(), StatusCode::kUnavailable);
+}
+
 // ------------------------------------------------------------------------------------------------------------ lease
 
 class LeaseTest : public ::testing::Test {
@@ -959,7 +1003,7 @@ TEST(Nvrtc, CompilesToACubinOrSaysWhyNot) {
     EXPECT_NE(keeps.error().message().find("'counter'"), std::string::npos) << keeps.error().message();
   }
   // The device's own kernels.
-  for (const char* source : {cuda::kDotSource, cuda::kEmptySource}) {
+  for (const char* source : {cuda::kDotSource, cuda::kInspectorSource, cuda::kEmptySource}) {
     program.source = source;
     const Result<nvrtc::Compiled> own = nvrtc.compile(program);
     ASSERT_TRUE(own) << own.error().toString();

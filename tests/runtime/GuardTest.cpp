@@ -126,26 +126,26 @@ TEST(Inputs, HaveTheShapeTheyPromise) {
 // --------------------------------------------------------------------------------------------------------- buffers
 
 TEST(GuardedBuffer, PlacesAsAskedAndFindsDamage) {
+  const std::unique_ptr<Inspector> inspector = makeHostInspector(op::serialFor());
   for (size_t alignment : {size_t{1}, size_t{4}, size_t{64}, size_t{4096}}) {
     for (size_t bytes : {size_t{1}, size_t{60}, size_t{4096}, size_t{100000}}) {
-      Result<GuardedBuffer> buffer = GuardedBuffer::create(100000, alignment);
+      Result<GuardedBuffer> buffer = GuardedBuffer::create(100000, alignment, {nullptr, nullptr, inspector.get()});
       ASSERT_TRUE(buffer);
       for (bool shifted : {false, true}) {
         char* data = buffer->place(bytes, alignment, shifted);
         EXPECT_EQ(reinterpret_cast<uintptr_t>(data) % (2 * alignment), shifted ? alignment : 0);
         std::memset(data, 0, bytes);
-        EXPECT_FALSE(buffer->damage().has_value());
+        EXPECT_FALSE(buffer->damage()->has_value());
         data[bytes] ^= 1;
-        EXPECT_EQ(buffer->damage(), std::optional<int64_t>(0));
+        EXPECT_EQ(*buffer->damage(), std::optional<int64_t>(0));
         data[bytes] ^= 1;
         data[-1] ^= 1;
-        EXPECT_EQ(buffer->damage(), std::optional<int64_t>(-1));
+        EXPECT_EQ(*buffer->damage(), std::optional<int64_t>(-1));
         data[-1] ^= 1;
         data[bytes + GuardedBuffer::kBandBytes - 1] ^= 1;
-        EXPECT_TRUE(buffer->damage().has_value());
-        buffer->poison(1, op::serialFor());
-        EXPECT_TRUE(GuardedBuffer::isPoison(data, 0, bytes, 1));
-        EXPECT_FALSE(GuardedBuffer::isPoison(data, 0, bytes, 0));
+        EXPECT_TRUE(buffer->damage()->has_value());
+        ASSERT_TRUE(buffer->poison(1).isOk());
+        for (size_t i = 0; i < bytes; ++i) ASSERT_EQ(static_cast<unsigned char>(data[i]), kPoison[1][i % 2]);
       }
     }
   }
@@ -296,6 +296,13 @@ TEST(References, EveryDroppedOpIsNoticed) {
 
 // ------------------------------------------------------------------------------------------- candidates on the fake
 
+std::unique_ptr<testing::RemoteDevice> remoteDevice(bool inspects, FakeFaults faults = {},
+                                                    uint64_t memoryBytes = uint64_t{1} << 30) {
+  auto device = std::make_unique<testing::RemoteDevice>(std::move(faults), memoryBytes);
+  if (inspects) device->inspects = std::make_unique<testing::RemoteInspector>();
+  return device;
+}
+
 TEST(FakeGuard, HonestIsRightAndEachFaultIsNamed) {
   const schedule::Problem problem = problemOf(*op::makeRmsNorm({"M", 1, 6, {6}}, 1, 96, 1e-6, DType::kF32));
   const schedule::Target target = schedule::fakeTarget();
@@ -312,12 +319,12 @@ TEST(FakeGuard, HonestIsRightAndEachFaultIsNamed) {
                {"input=1", "input-overwritten"},
                {"flaky=1", "nondeterministic"},
                {"refused=1", "load-failed"}};
-  // On the host's memory, and on a device with memory of its own.
-  for (int n = 0; n < 2 * static_cast<int>(std::size(table)); ++n) {
-    const auto& row = table[n / 2];
+  // On the host's memory; on a device with memory of its own; and on one that looks at its memory itself.
+  for (int n = 0; n < 3 * static_cast<int>(std::size(table)); ++n) {
+    const auto& row = table[n / 3];
     const FakeFaults faults = *FakeFaults::parse(row.faults);
     std::unique_ptr<Device> device = makeFakeDevice(faults);
-    if (n % 2 == 1) device = std::make_unique<testing::RemoteDevice>(faults);
+    if (n % 3 > 0) device = remoteDevice(n % 3 == 2, faults);
     Result<std::unique_ptr<Guard>> guard = Guard::create(problem, *device, {});
     ASSERT_TRUE(guard) << guard.error().toString();
     // Twice, the honest default in between: a bad candidate must not spoil what comes after it.
@@ -397,9 +404,13 @@ TEST(RemoteGuard, TakesNoMoreThanThereIs) {
   ASSERT_TRUE(Guard::create(remote.problem, device, options));
 }
 
-TEST(RemoteGuard, WatchesTheWorkspace) {
+class RemoteWorkspace : public ::testing::TestWithParam<bool> {};
+INSTANTIATE_TEST_SUITE_P(InspectedThere, RemoteWorkspace, ::testing::Bool());
+
+TEST_P(RemoteWorkspace, IsWatched) {
   const Remote remote(*op::makeRmsNorm({"M", 1, 6, {6}}, 1, 96, 1e-6, DType::kF32));
-  testing::RemoteDevice device({}, 8 << 20);
+  const std::unique_ptr<testing::RemoteDevice> made = remoteDevice(GetParam(), {}, 8 << 20);
+  testing::RemoteDevice& device = *made;
   device.slots = {{0, 100, cache::WorkspaceKind::kScratch}, {256, 64, cache::WorkspaceKind::kZeroed}};
   std::unique_ptr<Guard> guard = *Guard::create(remote.problem, device, {});
   std::unique_ptr<LoadedPlan> plan = remote.load(device, remote.usual);
@@ -462,12 +473,67 @@ TEST(RemoteGuard, AliasedAndStridedOutputs) {
   const Remote remote(*b.finish());
   for (const auto& [faults, reason] :
        {std::pair("", ""), std::pair("wrong=1", "wrong-result"), std::pair("overrun=1", "guard-band")}) {
-    testing::RemoteDevice device(*FakeFaults::parse(faults));
-    std::unique_ptr<Guard> guard = *Guard::create(remote.problem, device, {});
-    EXPECT_EQ(guard->prove(*remote.load(device, remote.other)).reason, reason) << faults;
-    const GuardVerdict usual = guard->prove(*remote.load(device, remote.usual));
-    EXPECT_TRUE(usual.right) << usual.detail;
+    for (const bool inspects : {false, true}) {
+      const std::unique_ptr<testing::RemoteDevice> made = remoteDevice(inspects, *FakeFaults::parse(faults));
+      testing::RemoteDevice& device = *made;
+      std::unique_ptr<Guard> guard = *Guard::create(remote.problem, device, {});
+      EXPECT_EQ(guard->prove(*remote.load(device, remote.other)).reason, reason) << faults;
+      const GuardVerdict usual = guard->prove(*remote.load(device, remote.usual));
+      EXPECT_TRUE(usual.right) << usual.detail;
+    }
   }
+}
+
+TEST(RemoteGuard, InspectsOnTheDevice) {
+  const Remote remote(*op::makeAdd({"M", 1, 64, {64}}, 4096, DType::kF32));
+  constexpr uint64_t kTensor = 64 * 4096 * 4;
+  const std::unique_ptr<testing::RemoteDevice> device = remoteDevice(true);
+  std::unique_ptr<Guard> guard = *Guard::create(remote.problem, *device, {});
+  std::unique_ptr<LoadedPlan> plan = remote.load(*device, remote.usual);
+  EXPECT_EQ(device->transferred, 0u);
+  ASSERT_TRUE(guard->screen(*plan).right);
+  // Inputs there, once, with their bands; nothing back.
+  EXPECT_GE(device->transferred, 2 * kTensor);
+  EXPECT_LE(device->transferred, 2 * (kTensor + 2 * GuardedBuffer::kBandBytes));
+  uint64_t before = device->transferred, looked = device->inspects->looks;
+  ASSERT_TRUE(guard->screen(*plan).right);
+  EXPECT_EQ(device->transferred, before);
+  EXPECT_GE(device->inspects->looks, looked + 2 * kTensor);
+  // Each content of a proof goes there once: the second proof and the screening after it find them all.
+  ASSERT_TRUE(guard->prove(*plan).right);
+  before = device->transferred;
+  ASSERT_TRUE(guard->prove(*plan).right);
+  ASSERT_TRUE(guard->screen(*plan).right);
+  EXPECT_EQ(device->transferred, before);
+  // Stray writes into everything there are noticed, in what is kept for later, too: it is made anew.
+  device->stray();
+  EXPECT_EQ(guard->screen(*plan).reason, "input-overwritten");
+  const GuardVerdict again = guard->prove(*plan);
+  EXPECT_TRUE(again.right) << again.detail;
+  EXPECT_GT(device->transferred, before);
+}
+
+TEST(RemoteGuard, InspectsOnTheHostWhatDoesNotFitWithItsReferences) {
+  const Remote remote(*op::makeAdd({"M", 1, 64, {64}}, 4096, DType::kF32));
+  const std::unique_ptr<testing::RemoteDevice> device = remoteDevice(true);
+  GuardOptions options;
+  options.deviceMemoryBytes = 8 << 20;  // Two inputs and twice the output are 4 MiB; the reference takes 4 more.
+  std::unique_ptr<Guard> guard = *Guard::create(remote.problem, *device, options);
+  std::unique_ptr<LoadedPlan> plan = remote.load(*device, remote.usual);
+  EXPECT_TRUE(guard->prove(*plan).right);
+  EXPECT_EQ(device->inspects->looks, 0u);
+}
+
+TEST(RemoteGuard, SpareMemoryGivesWayToAWorkspace) {
+  const Remote remote(*op::makeAdd({"M", 1, 64, {64}}, 4096, DType::kF32));
+  const std::unique_ptr<testing::RemoteDevice> device = remoteDevice(true, {}, 24 << 20);
+  std::unique_ptr<Guard> guard = *Guard::create(remote.problem, *device, {});
+  std::unique_ptr<LoadedPlan> plan = remote.load(*device, remote.usual);
+  ASSERT_TRUE(guard->prove(*plan).right);
+  device->slots = {
+      {0, (24 << 20) - static_cast<size_t>(device->allocated) + (1 << 20), cache::WorkspaceKind::kScratch}};
+  const GuardVerdict verdict = guard->prove(*plan);
+  EXPECT_TRUE(verdict.right) << verdict.reason << ": " << verdict.detail;
 }
 
 TEST(RemoteGuard, KeptWeightsLieOnTheDevice) {

@@ -22,6 +22,35 @@ inline void* toHost(const void* remote) {
   return reinterpret_cast<void*>(reinterpret_cast<uintptr_t>(remote) - kRemoteOffset);
 }
 
+/// Looks at device addresses as the device would.
+class RemoteInspector final : public Inspector {
+ public:
+  uint64_t looks = 0;  ///< Bytes of memory looked at.
+  Status fill(char* data, size_t bytes, BytePair pair) override { return inner_->fill(hostOf(data), bytes, pair); }
+  Result<std::optional<size_t>> firstOther(const char* data, size_t bytes, BytePair pair) override {
+    looks += bytes;
+    return inner_->firstOther(hostOf(data), bytes, pair);
+  }
+  Result<uint64_t> checksum(const char* data, size_t bytes) override {
+    looks += bytes;
+    return inner_->checksum(hostOf(data), bytes);
+  }
+  Result<RunDifferences> compareRuns(const TensorView& view, const char* first, const char* second,
+                                     const BytePair* poison) override {
+    return inner_->compareRuns(view, hostOf(first), hostOf(second), poison);
+  }
+  Result<std::unique_ptr<KeptReference>> keep(Expected expected) override { return inner_->keep(std::move(expected)); }
+  Result<Comparison> compare(const TensorView& got, const KeptReference& expected) override {
+    TensorView view = got;
+    view.data = toHost(got.data);
+    return inner_->compare(view, expected);
+  }
+
+ private:
+  static char* hostOf(const char* address) { return static_cast<char*>(toHost(address)); }
+  const std::unique_ptr<Inspector> inner_ = makeHostInspector(op::serialFor());
+};
+
 class RemoteDevice final : public Device {
  public:
   explicit RemoteDevice(FakeFaults faults, uint64_t memoryBytes = uint64_t{1} << 30)
@@ -35,9 +64,17 @@ class RemoteDevice final : public Device {
   int timings = 0;           ///< Samples taken.
   int hotTimings = 0;        ///< Hot until as many samples were taken.
   op::DotEngine* engine = nullptr;
+  std::unique_ptr<RemoteInspector> inspects;  ///< Given one, memory is looked at on the device.
   /// What plans ask for beyond the fake one's, and do with it at the end of a run (given the host's address).
   std::vector<WorkspaceSlot> slots;
   std::function<void(char* workspace)> useWorkspace;
+  /// Writes a byte into the middle of each block of memory.
+  void stray() {
+    for (const auto& [address, bytes] : live_) {
+      auto* const byte = static_cast<char*>(toHost(reinterpret_cast<void*>(address + bytes / 2)));
+      *byte = static_cast<char>(*byte ^ 1);
+    }
+  }
   /// From here on nothing works.
   void fail(const std::string& why) {
     if (fault_.isOk()) fault_ = unavailable(why);
@@ -103,6 +140,7 @@ class RemoteDevice final : public Device {
   [[nodiscard]] DeviceConditions conditions() override {
     return {1500, static_cast<double>(timings), 50, timings < hotTimings ? "power cap, thermal" : "power cap"};
   }
+  [[nodiscard]] Inspector* inspector() override { return inspects.get(); }
   [[nodiscard]] op::DotEngine* dotEngine() override { return engine; }
 
  private:

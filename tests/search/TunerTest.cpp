@@ -469,9 +469,45 @@ TEST_F(TunerTest, ADeviceOfItsOwnIsMeasuredWhileTheNextBatchCompiles) {
   EXPECT_GE(counters.waitSeconds, counters.starvedSeconds);
 }
 
+TEST_F(TunerTest, FinalistsAreMeasuredAgainWhileCompilersAreBehind) {
+  options.target = schedule::cudaTarget("sm_90a");
+  options.budget = {.seconds = 4, .candidates = 1000};
+  world.compileSeconds = 0.12;
+  world.sleepInSamples = true;
+  world.noise = 0.05;
+  useBowl(linearGraph(64, 64), 0.05);
+  const UnitReport report = tuneOne(linearGraph(64, 64));
+  ASSERT_EQ(report.outcome, UnitOutcome::kTuned) << report.status.toString();
+  EXPECT_EQ(report.record.decision, cache::Decision::kTuned);
+  // 17 candidates a second compile, 200 could be measured: the rest of the time goes to those that lead.
+  EXPECT_GT(counters.refineSeconds, 0.5);
+  EXPECT_LT(counters.refineSeconds, counters.measureSeconds);
+  EXPECT_LT(counters.starvedSeconds, 0.05 * counters.measureSeconds);
+  const int64_t winners = world.sampledCodes[report.record.genome.text()];
+  EXPECT_GT(winners, 40);
+  EXPECT_LE(report.seconds, 4.5);
+}
+
+TEST_F(TunerTest, ALeaderThatFallsOutWhileOthersCompileIsRejected) {
+  options.target = schedule::cudaTarget("sm_90a");
+  options.budget = {.seconds = 3, .candidates = 1000};
+  world.compileSeconds = 0.04;
+  world.sleepInSamples = true;
+  useBowl(linearGraph(64, 64), 0.05);
+  std::map<std::string, int> runs;
+  world.run = [&](const PlanGenome& genome) -> std::optional<Rejection> {
+    if (genome.text() == base.text() || ++runs[genome.text()] < 40) return std::nullopt;
+    return Rejection{"run-crash", "after forty calls"};
+  };
+  const UnitReport report = tuneOne(linearGraph(64, 64));
+  ASSERT_EQ(report.outcome, UnitOutcome::kTuned) << report.status.toString();
+  EXPECT_GT(report.record.evidence.rejections.at("run-crash"), 0);
+}
+
 TEST_F(TunerTest, SharedCoresNeverCompileWhileTheyMeasure) {
   tuneOne(linearGraph(64, 64));
   EXPECT_FALSE(world.overlapped);
+  EXPECT_EQ(counters.refineSeconds, 0);
 }
 
 TEST_F(TunerTest, WhatNoCandidateCanBeIsRefusedBeforeAnyIsTried) {

@@ -54,6 +54,11 @@ inline unsigned __float_as_uint(float x) {
 inline float __int_as_float(int x) {
   return __uint_as_float(static_cast<unsigned>(x));
 }
+inline long long __double_as_longlong(double x) {
+  long long y;
+  memcpy(&y, &x, 8);
+  return y;
+}
 inline double __longlong_as_double(long long x) {
   double y;
   memcpy(&y, &x, 8);

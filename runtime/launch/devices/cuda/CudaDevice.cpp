@@ -10,6 +10,7 @@
 #include "runtime/launch/Devices.h"
 #include "runtime/launch/devices/cuda/CudaContext.h"
 #include "runtime/launch/devices/cuda/CudaDot.h"
+#include "runtime/launch/devices/cuda/CudaInspector.h"
 #include "runtime/launch/devices/cuda/CudaPlan.h"
 #include "runtime/launch/devices/cuda/CudaTiming.h"
 #include "runtime/launch/devices/cuda/Driver.h"
@@ -197,6 +198,18 @@ class CudaDevice final : public Device {
   [[nodiscard]] std::string timingMethod() const override { return "CUDA graph of rotating buffers, events, steady"; }
   [[nodiscard]] DeviceConditions conditions() override { return nvml_.conditions(); }
 
+  [[nodiscard]] Inspector* inspector() override {
+    if (!inspectorTried_ && compileKernel_) {
+      inspectorTried_ = true;
+      // Without it memory comes back to the host to be looked at.
+      if (const Result<std::string> cubin = compileKernel_(kInspectorSource, target_.architecture)) {
+        if (Result<std::unique_ptr<Inspector>> made = makeCudaInspector(context_, *this, *cubin))
+          inspector_ = std::move(*made);
+      }
+    }
+    return inspector_.get();
+  }
+
   [[nodiscard]] op::DotEngine* dotEngine() override {
     if (!dotEngineTried_ && compileKernel_) {
       dotEngineTried_ = true;
@@ -220,6 +233,8 @@ class CudaDevice final : public Device {
   const std::string driver_;
   const NvmlDeviceView nvml_;
   const std::function<Result<std::string>(const std::string&, const std::string&)> compileKernel_;
+  std::unique_ptr<Inspector> inspector_;
+  bool inspectorTried_ = false;
   std::unique_ptr<op::DotEngine> dotEngine_;
   bool dotEngineTried_ = false;
   double emptyLaunchNs_ = 0;
