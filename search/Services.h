@@ -55,6 +55,8 @@ struct CheckOutcome {
   std::optional<Rejection> rejection;
   std::vector<std::string> checks;  ///< Names of the checks passed.
   double worstErrorShare = 0;       ///< Largest |error| / bound.
+  double preparationSeconds = 0;    ///< Spent on what a later check of the same level finds ready.
+  double firstCaseSeconds = 0;      ///< Of a screening in a fresh worker, which has nothing ready.
 };
 
 /// One timed sample: nanoseconds per call, or why the candidate fell out while running.

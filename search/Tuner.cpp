@@ -147,7 +147,9 @@ class UnitTuner {
   Conditions conditions_;
   std::optional<Race> race_;
   std::vector<double> anchorNs_;  ///< Per point; 0 unknown.
-  double openSeconds_ = 0, fullCheckSeconds_ = 0;
+  double openSeconds_ = 0;
+  double proofSeconds_ = 0;   ///< Of another proof in the same worker.
+  double screenSeconds_ = 0;  ///< Of the first screening in a fresh worker.
 
   std::set<Digest> tried_;                               ///< Genomes sent to the compiler.
   std::map<Digest, Feedback> knownPlans_;                ///< What became of each distinct code.
@@ -233,6 +235,7 @@ Result<bool> UnitTuner::loadAndCheck(const Candidate& candidate, bool load, Chec
   }
   ++session_.counters.checks;
   outcome = std::move(*checked);
+  session_.counters.preparationSeconds += outcome.preparationSeconds;
   if (!outcome.rejection) return true;
   reject(*outcome.rejection);
   return false;
@@ -263,7 +266,8 @@ Status UnitTuner::proveDefault() {
     CheckOutcome proof;
     double before = monotonicSeconds();
     KTUNE_ASSIGN(bool right, loadAndCheck(batch[0], /*load=*/true, CheckLevel::kFull, deadline, proof));
-    fullCheckSeconds_ = monotonicSeconds() - before;
+    proofSeconds_ = std::max(0.0, monotonicSeconds() - before - proof.preparationSeconds);
+    screenSeconds_ = proof.firstCaseSeconds;
     if (right) {
       KTUNE_TRY(becomeAnchor(std::move(batch[0]), std::move(proof), deadline));
     } else if (proof.rejection) {
@@ -325,8 +329,8 @@ void UnitTuner::loseAnchor(const Rejection& rejection) {
 double UnitTuner::finishSeconds() const {
   double samples = 0;  // one of each point
   for (double ns : anchorNs_) samples += std::max(kSampleSeconds, ns * 1e-9);
-  return 1.2 * fullCheckSeconds_ + 1.2 * openSeconds_ + samples * (2 * 14 + 3 * static_cast<double>(kept_.size())) +
-         0.02;
+  return 1.2 * (proofSeconds_ + openSeconds_ + screenSeconds_) +
+         samples * (2 * 14 + 3 * static_cast<double>(kept_.size())) + 0.02;
 }
 
 int UnitTuner::batchSize(Deadline deadline) const {
@@ -607,7 +611,7 @@ Status UnitTuner::search() {
     Feedback base[] = {{anchor_->genome, anchor_->origin, 1, false}};
     for (const std::unique_ptr<Proposer>& proposer : proposers_) proposer->observe(base);
   }
-  secondsPerCandidate_ = session_.secondsPerCompile + fullCheckSeconds_ / 4 + 4 * kSampleSeconds;
+  secondsPerCandidate_ = session_.secondsPerCompile + proofSeconds_ / 4 + 4 * kSampleSeconds;
 
   std::optional<Compilation> ahead;
   while (!over_) {
@@ -704,7 +708,7 @@ Status UnitTuner::proveAndDuel() {
     }
 
     // The duel: a fresh process with fresh inputs, which the finalist must compute rightly too.
-    if (deadline.remainingSeconds() < openSeconds_) break;
+    if (deadline.remainingSeconds() < openSeconds_ + screenSeconds_) break;
     report("duel");
     KTUNE_TRY(open(2, deadline, /*final=*/true));
     fresh = true;

@@ -46,8 +46,9 @@ struct Counters {
   int64_t hits = 0;
   int64_t tuned = 0;
   double compileSeconds = 0, checkSeconds = 0, measureSeconds = 0;  ///< Wall time spent in each.
-  double waitSeconds = 0;     ///< In which nothing was measured because compilers were not ready.
-  double starvedSeconds = 0;  ///< Of these, for batches that were compiled ahead: not a unit's first.
+  double preparationSeconds = 0;  ///< Of checkSeconds: references and inputs that later checks find ready.
+  double waitSeconds = 0;         ///< In which nothing was measured because compilers were not ready.
+  double starvedSeconds = 0;      ///< Of these, for batches that were compiled ahead: not a unit's first.
   /// In which finalists were measured again because compilers were not ready with anything new. In measureSeconds.
   double refineSeconds = 0;
 };

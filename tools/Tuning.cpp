@@ -236,6 +236,7 @@ void add(search::Counters& to, const search::Counters& from) {
   to.compileSeconds += from.compileSeconds;
   to.checkSeconds += from.checkSeconds;
   to.measureSeconds += from.measureSeconds;
+  to.preparationSeconds += from.preparationSeconds;
   to.waitSeconds += from.waitSeconds;
   to.starvedSeconds += from.starvedSeconds;
   to.refineSeconds += from.refineSeconds;
@@ -391,6 +392,7 @@ ExitCode tuneWorkload(const Shell& shell, const TuneOptions& options, const Work
                    {"compile_seconds", counters.compileSeconds},
                    {"check_seconds", counters.checkSeconds},
                    {"measure_seconds", counters.measureSeconds},
+                   {"preparation_seconds", counters.preparationSeconds},
                    {"wait_seconds", counters.waitSeconds},
                    {"starved_seconds", counters.starvedSeconds},
                    {"refine_seconds", counters.refineSeconds},

@@ -7,6 +7,7 @@
 #include <map>
 #include <numeric>
 
+#include "base/Deadline.h"
 #include "base/System.h"
 #include "runtime/guard/GuardedBuffer.h"
 #include "runtime/guard/Inputs.h"
@@ -131,6 +132,8 @@ class GuardImpl final : public Guard {
   uint64_t snapshotBytes_ = 0;
   std::map<ReferenceKey, References> references_;
   uint64_t cachedBytes_ = 0;
+  double preparationSeconds_ = 0;   ///< So far.
+  std::vector<Expected> expected_;  ///< The reference evaluated last, and its memory for the next.
 
   [[nodiscard]] size_t inputCount() const { return problem_.source.inputs.size(); }
   [[nodiscard]] std::vector<TensorView> viewsAt(const std::vector<int64_t>& point) const {
@@ -157,11 +160,11 @@ class GuardImpl final : public Guard {
   void fillHeavy(const InputStream& spec, const TensorView& view);
   Status bringInput(const Case& c, size_t input, const TensorView& view);
   Result<bool> restoreInput(size_t input, const Content& content);
-  Status keepSnapshot(size_t input);
+  Result<bool> keepSnapshot(size_t input);
   void spoilInput(size_t input);
   void releaseSpareMemory();
-  Result<std::vector<Expected>> evaluate(const Case& c);
-  Result<const References*> keepReference(const ReferenceKey& key, std::vector<Expected> expected);
+  Status evaluate(const Case& c);
+  Result<const References*> keepReference(const ReferenceKey& key);
   Result<const References*> reference(const Case& c);
   void phase(GuardPhase p) const {
     if (options_.onPhase) options_.onPhase(p);
@@ -353,11 +356,11 @@ Status GuardImpl::refuseTrivialOutputs() {
   for (Distribution d : {kNormal, kUniformPositive, kMixedMagnitudes, kSpecialValues}) {
     const std::vector<TensorView> views = viewsAt(low);
     const Case c{d, low};
-    KTUNE_ASSIGN(std::vector<Expected> expected, evaluate(c));
+    KTUNE_TRY(evaluate(c));
     passing.clear();
-    for (size_t o = 0; o < expected.size(); ++o) {
+    for (size_t o = 0; o < expected_.size(); ++o) {
       const op::DType type = views[inputCount() + o].dtype;
-      const Expected& e = expected[o];
+      const Expected& e = expected_[o];
       if (e.values.empty()) continue;
       double sum = 0;
       for (double v : e.values) sum += v;
@@ -369,7 +372,7 @@ Status GuardImpl::refuseTrivialOutputs() {
         if (i == e.values.size()) passing = "output " + std::to_string(o) + " filled with " + number(constant);
       }
     }
-    KTUNE_TRY(keepReference(referenceKey(c), std::move(expected)).status());
+    KTUNE_TRY(keepReference(referenceKey(c)).status());
     if (passing.empty()) return Status::ok();
   }
   return unsupported("no check can tell a right kernel from one that does nothing: " + passing +
@@ -460,13 +463,17 @@ Status GuardImpl::bringInput(const Case& c, size_t input, const TensorView& view
   placeInput(input, wanted, view);
   KTUNE_ASSIGN(const bool restored, restoreInput(input, wanted));
   if (restored) return Status::ok();
+  const double before = monotonicSeconds();
   makeInput(c, input, view);
   const GuardedBuffer& buffer = inputs_[input];
   KTUNE_TRY(buffer.upload());
   KTUNE_ASSIGN(checksums_[input], inspector().checksum(buffer.inspectedData(), buffer.bytes()));
   present_[input] = wanted;
   // Heavy weights have one content only.
-  return isHeavy(input, view) ? Status::ok() : keepSnapshot(input);
+  const bool heavy = isHeavy(input, view);
+  KTUNE_ASSIGN(const bool kept, heavy ? Result<bool>(true) : keepSnapshot(input));
+  if (kept) preparationSeconds_ += monotonicSeconds() - before;
+  return Status::ok();
 }
 
 // Whether the device still had it: making an input and bringing it there takes longer than everything else of a case.
@@ -490,17 +497,19 @@ Result<bool> GuardImpl::restoreInput(size_t input, const Content& content) {
   return true;
 }
 
-Status GuardImpl::keepSnapshot(size_t input) {
-  if (memory_.deviceInspector == nullptr) return Status::ok();
+// Whether the input is there for the next time.
+Result<bool> GuardImpl::keepSnapshot(size_t input) {
+  if (memory_.deviceInspector == nullptr) return false;
   const GuardedBuffer& buffer = inputs_[input];
   const size_t bytes = buffer.bytes() + 2 * GuardedBuffer::kBandBytes;
-  if (bytes > snapshotCacheBytes_ || snapshotBytes_ > snapshotCacheBytes_ - bytes) return Status::ok();
+  if (bytes > snapshotCacheBytes_ || snapshotBytes_ > snapshotCacheBytes_ - bytes) return false;
   Result<std::unique_ptr<DeviceMemory>> memory = device_.allocate(bytes);
-  if (!memory) return memory.error().code() == StatusCode::kResourceExhausted ? Status::ok() : memory.error();
+  if (!memory && memory.error().code() == StatusCode::kResourceExhausted) return false;
+  if (!memory) return memory.error();
   KTUNE_TRY(device_.copyOnDevice((*memory)->data(), buffer.candidateData() - GuardedBuffer::kBandBytes, bytes));
   snapshotBytes_ += bytes;
   snapshots_[input].push_back({present_[input], std::move(*memory), checksums_[input]});
-  return Status::ok();
+  return true;
 }
 
 // A candidate has written where it must not: the input is made anew for the next one.
@@ -524,19 +533,21 @@ Result<void*> GuardImpl::keptWeights(size_t input) {
   return static_cast<void*>(inputs_[input].candidateData());
 }
 
-Result<std::vector<Expected>> GuardImpl::evaluate(const Case& c) {
+// Into expected_.
+Status GuardImpl::evaluate(const Case& c) {
   std::vector<TensorView> inputs = viewsAt(c.point);
   inputs.resize(inputCount());
   for (size_t i = 0; i < inputCount(); ++i) {
     makeInput(c, i, inputs[i]);
     inputs[i].data = inputs_[i].data();
   }
-  return evaluator_->evaluate(c.point, inputs, parallelFor_);
+  return evaluator_->evaluate(c.point, inputs, parallelFor_, expected_);
 }
 
-Result<const GuardImpl::References*> GuardImpl::keepReference(const ReferenceKey& key, std::vector<Expected> expected) {
+// From expected_.
+Result<const GuardImpl::References*> GuardImpl::keepReference(const ReferenceKey& key) {
   uint64_t bytes = 0;
-  for (const Expected& e : expected) bytes += e.values.size() * 2 * sizeof(double);
+  for (const Expected& e : expected_) bytes += e.values.size() * 2 * sizeof(double);
   if (cachedBytes_ + bytes > referenceCacheBytes_) {
     // Screening happens most often, so its reference stays.
     for (auto it = references_.begin(); it != references_.end();)
@@ -550,8 +561,8 @@ Result<const GuardImpl::References*> GuardImpl::keepReference(const ReferenceKey
     }
   }
   References references;
-  for (Expected& e : expected) {
-    KTUNE_ASSIGN(std::unique_ptr<KeptReference> kept, inspector().keep(std::move(e)));
+  for (Expected& e : expected_) {
+    KTUNE_ASSIGN(std::unique_ptr<KeptReference> kept, inspector().keep(e));
     cachedBytes_ += kept->bytes();
     references.push_back(std::move(kept));
   }
@@ -561,8 +572,11 @@ Result<const GuardImpl::References*> GuardImpl::keepReference(const ReferenceKey
 Result<const GuardImpl::References*> GuardImpl::reference(const Case& c) {
   const ReferenceKey key = referenceKey(c);
   if (const auto found = references_.find(key); found != references_.end()) return &found->second;
-  KTUNE_ASSIGN(std::vector<Expected> expected, evaluate(c));
-  return keepReference(key, std::move(expected));
+  const double before = monotonicSeconds();
+  KTUNE_TRY(evaluate(c));
+  Result<const References*> kept = keepReference(key);
+  preparationSeconds_ += monotonicSeconds() - before;
+  return kept;
 }
 
 // Poison, bands and zeros, to where the candidate finds them.
@@ -859,8 +873,11 @@ GuardVerdict GuardImpl::rejected(GuardVerdict verdict, Failure failure) {
 GuardVerdict GuardImpl::screen(LoadedPlan& plan) {
   GuardVerdict verdict;
   bool judged = false;
-  if (auto failure = checkCase(plan, cases_.front(), /*last=*/true, verdict.worstErrorShare, judged, nullptr))
-    return rejected(std::move(verdict), std::move(*failure));
+  const double began = monotonicSeconds(), preparedBefore = preparationSeconds_;
+  auto failure = checkCase(plan, cases_.front(), /*last=*/true, verdict.worstErrorShare, judged, nullptr);
+  verdict.firstCaseSeconds = monotonicSeconds() - began;
+  verdict.preparationSeconds = preparationSeconds_ - preparedBefore;
+  if (failure) return rejected(std::move(verdict), std::move(*failure));
   verdict.right = true;
   verdict.checks.push_back(caseName(cases_.front()));
   return verdict;
@@ -871,19 +888,22 @@ GuardVerdict GuardImpl::prove(LoadedPlan& plan) {
   const bool batchInvariant = problem_.source.numerics.batchInvariant && evaluator_->rowsAreIndependent();
   std::map<std::string, std::vector<std::string>> rows;
   bool shifted = false;
+  const double began = monotonicSeconds(), preparedBefore = preparationSeconds_;
   for (const Case& c : cases_) {
     bool judged = false;
     const bool keep = batchInvariant && c.distribution == Distribution::kNormal && !c.shifted;
     std::vector<std::string> outputs;
-    if (auto failure =
-            checkCase(plan, c, &c == &cases_.back(), verdict.worstErrorShare, judged, keep ? &outputs : nullptr))
-      return rejected(std::move(verdict), std::move(*failure));
+    auto failure = checkCase(plan, c, &c == &cases_.back(), verdict.worstErrorShare, judged, keep ? &outputs : nullptr);
+    if (&c == &cases_.front()) verdict.firstCaseSeconds = monotonicSeconds() - began;
+    verdict.preparationSeconds = preparationSeconds_ - preparedBefore;
+    if (failure) return rejected(std::move(verdict), std::move(*failure));
     if (keep) rows[caseName(c)] = std::move(outputs);
     if (judged) verdict.checks.push_back(caseName(c));
     shifted = shifted || c.shifted;
   }
   if (batchInvariant) {
     if (auto failure = checkBatchInvariance(plan, rows)) return rejected(std::move(verdict), std::move(*failure));
+    verdict.preparationSeconds = preparationSeconds_ - preparedBefore;
     verdict.checks.emplace_back("batch-invariant");
   }
   verdict.checks.emplace_back("every-element");

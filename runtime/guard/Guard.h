@@ -23,6 +23,9 @@ struct GuardVerdict {
   std::string detail;
   std::vector<std::string> checks;
   double worstErrorShare = 0;
+  /// Time spent on references, and on inputs that the device has kept: a later check of as many cases finds them ready.
+  double preparationSeconds = 0;
+  double firstCaseSeconds = 0;  ///< Of the case that screen() has, preparations included.
   /// Not ok when the device failed. REASON is "run-crash" when that happened in the candidate's hands, and empty when
   /// no candidate ran. The device is of no more use then, nor is the guard.
   Status device;

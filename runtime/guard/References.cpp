@@ -214,18 +214,19 @@ uint64_t ReferenceEvaluator::workingBytes(const std::vector<int64_t>& symbolValu
   return chooseBlock(symbolValues, limit_).bytes;
 }
 
-Result<std::vector<Expected>> ReferenceEvaluator::evaluate(const std::vector<int64_t>& symbolValues,
-                                                           const std::vector<TensorView>& inputs,
-                                                           const op::ParallelFor& parallelFor) const {
+Status ReferenceEvaluator::evaluate(const std::vector<int64_t>& symbolValues, const std::vector<TensorView>& inputs,
+                                    const op::ParallelFor& parallelFor, std::vector<Expected>& results) const {
   const op::Graph& source = problem_.source;
   KTUNE_ASSIGN(const std::vector<op::ValueType> types, op::inferTypes(source));
-  std::vector<Expected> results(source.outputs.size());
+  results.resize(source.outputs.size());
   std::vector<std::vector<int64_t>> outputExtents;
   for (size_t o = 0; o < source.outputs.size(); ++o) {
     const op::Shape& shape = types[static_cast<size_t>(source.outputs[o].value)].shape;
     KTUNE_ASSIGN(const int64_t count, op::elementCount(shape, symbolValues));
-    results[o].values.resize(static_cast<size_t>(count));
-    results[o].bounds.resize(static_cast<size_t>(count));
+    for (ReferenceValues* values : {&results[o].values, &results[o].bounds}) {
+      values->clear();
+      values->resize(static_cast<size_t>(count));
+    }
     outputExtents.push_back(extentsOf(shape, symbolValues));
   }
 
@@ -273,7 +274,10 @@ Result<std::vector<Expected>> ReferenceEvaluator::evaluate(const std::vector<int
           double* bounds = results[o].bounds.data() + (values - results[o].values.data());
           const auto from = static_cast<size_t>(r) * width;
           std::copy_n(outputs[o].values.data() + from, width, values);
-          if (!outputs[o].bounds.empty()) std::copy_n(outputs[o].bounds.data() + from, width, bounds);
+          if (outputs[o].bounds.empty())
+            std::fill_n(bounds, width, 0.0);
+          else
+            std::copy_n(outputs[o].bounds.data() + from, width, bounds);
         }
       });
     }
@@ -283,7 +287,7 @@ Result<std::vector<Expected>> ReferenceEvaluator::evaluate(const std::vector<int
   if (!sideBySide || pieces.size() == 1) {
     std::vector<op::RefTensor> tensors(source.inputs.size());
     for (const Piece& piece : pieces) KTUNE_TRY(evaluatePiece(piece, tensors, parallelFor));
-    return results;
+    return Status::ok();
   }
   std::mutex mutex;
   Status failure;
@@ -296,8 +300,7 @@ Result<std::vector<Expected>> ReferenceEvaluator::evaluate(const std::vector<int
       if (!failure.isOk()) return;
     }
   });
-  KTUNE_TRY(failure);
-  return results;
+  return failure;
 }
 
 }  // namespace ktune::runtime

@@ -26,10 +26,10 @@ class ReferenceEvaluator {
   /// Bytes beyond the result that evaluate() takes at these symbol values: more than workingBytes when the
   /// description can't be cut that small.
   [[nodiscard]] uint64_t workingBytes(const std::vector<int64_t>& symbolValues) const;
-  /// INPUTS: the inputs in memory. Errors: as op::evaluateReference.
-  [[nodiscard]] Result<std::vector<Expected>> evaluate(const std::vector<int64_t>& symbolValues,
-                                                       const std::vector<TensorView>& inputs,
-                                                       const op::ParallelFor& parallelFor) const;
+  /// INPUTS: the inputs in memory. RESULTS: one per output afterwards; memory that they have is used again.
+  /// Errors: as op::evaluateReference.
+  [[nodiscard]] Status evaluate(const std::vector<int64_t>& symbolValues, const std::vector<TensorView>& inputs,
+                                const op::ParallelFor& parallelFor, std::vector<Expected>& results) const;
 
   [[nodiscard]] bool rowsAreIndependent() const { return rowsIndependent_; }
   [[nodiscard]] bool columnsAreIndependent() const { return columns_ > 0; }

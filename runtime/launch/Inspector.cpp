@@ -112,7 +112,7 @@ class HostInspector final : public Inspector {
     return RunDifferences{found(unwritten), found(different)};
   }
 
-  Result<std::unique_ptr<KeptReference>> keep(Expected expected) override {
+  Result<std::unique_ptr<KeptReference>> keep(Expected& expected) override {
     return std::unique_ptr<KeptReference>(std::make_unique<HostReference>(std::move(expected)));
   }
 

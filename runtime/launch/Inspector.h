@@ -18,10 +18,28 @@ namespace ktune::runtime {
 /// Two bytes that alternate from the start of a block on: poison, or zeros.
 using BytePair = std::array<unsigned char, 2>;
 
+/// Leaves what resize() adds as it is: gigabytes are first touched by the threads that write them.
+template <typename T>
+struct UninitializedAllocator : std::allocator<T> {
+  template <typename U>
+  struct rebind {
+    using other = UninitializedAllocator<U>;
+  };
+  template <typename U>
+  void construct(U* at) noexcept {
+    ::new (static_cast<void*>(at)) U;
+  }
+  template <typename U, typename... Arguments>
+  void construct(U* at, Arguments&&... arguments) {
+    ::new (static_cast<void*>(at)) U(std::forward<Arguments>(arguments)...);
+  }
+};
+using ReferenceValues = std::vector<double, UninitializedAllocator<double>>;
+
 /// The reference of one output, dense row-major.
 struct Expected {
-  std::vector<double> values;
-  std::vector<double> bounds;  ///< What the result may be off by; infinite where the reference can't judge.
+  ReferenceValues values;
+  ReferenceValues bounds;  ///< What the result may be off by; infinite where the reference can't judge.
 };
 
 /// How a tensor compares with its reference.
@@ -62,9 +80,9 @@ class Inspector {
   /// their blocks were filled with its pairs before. Gaps between elements are not looked at.
   virtual Result<RunDifferences> compareRuns(const TensorView& view, const char* first, const char* second,
                                              const BytePair* poison) = 0;
-  /// Takes a reference in, in a form that a kernel which reads it learns nothing from.
-  /// Errors: also kResourceExhausted.
-  virtual Result<std::unique_ptr<KeptReference>> keep(Expected expected) = 0;
+  /// Takes a reference in, in a form that a kernel of the device which reads it learns nothing from. May take
+  /// EXPECTED's memory; what it leaves can be used for the next one. Errors: also kResourceExhausted.
+  virtual Result<std::unique_ptr<KeptReference>> keep(Expected& expected) = 0;
   /// GOT.data holds a tensor as large as EXPECTED, which this inspector keeps.
   virtual Result<Comparison> compare(const TensorView& got, const KeptReference& expected) = 0;
 };

@@ -240,6 +240,8 @@ Result<search::CheckOutcome> MeasureClient::check(int64_t id, search::CheckLevel
   if (answer.frame && answer.frame->kind == FrameKind::kChecked) {
     ByteReader reader = answer.frame->fields();
     outcome.worstErrorShare = reader.f64();
+    outcome.preparationSeconds = reader.f64();
+    outcome.firstCaseSeconds = reader.f64();
     const uint32_t count = reader.count(4);
     for (uint32_t i = 0; i < count; ++i) outcome.checks.push_back(reader.text());
     KTUNE_TRY(reader.finish());

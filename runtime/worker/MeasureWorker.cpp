@@ -187,7 +187,9 @@ std::vector<bool> Session::weightsToBorrow() const {
 std::string Session::check(int64_t id, search::CheckLevel level) {
   const auto found = plans_.find(id);
   if (found == plans_.end()) return failedFrame(internalError("plan " + std::to_string(id) + " is not loaded"));
+  const double before = monotonicSeconds();
   if (Status status = makeGuard(); !status.isOk()) return failedFrame(status);
+  const double making = monotonicSeconds() - before;
   LoadedPlan& plan = *found->second.plan;
   const GuardVerdict verdict = level == search::CheckLevel::kScreen ? guard_->screen(plan) : guard_->prove(plan);
   if (!verdict.device.isOk()) {
@@ -197,6 +199,8 @@ std::string Session::check(int64_t id, search::CheckLevel level) {
   if (!verdict.right) return rejectedFrame(verdict.reason, verdict.detail);
   ByteWriter writer = startFrame(FrameKind::kChecked);
   writer.f64(verdict.worstErrorShare);
+  writer.f64(making + verdict.preparationSeconds);
+  writer.f64(making + verdict.firstCaseSeconds);
   writer.u32(static_cast<uint32_t>(verdict.checks.size()));
   for (const std::string& name : verdict.checks) writer.text(name);
   return writer.take();

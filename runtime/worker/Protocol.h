@@ -38,7 +38,8 @@ enum class FrameKind : uint8_t {
   kFacts = 68,     ///< f64 copy bytes per second, f64 empty launch ns, text regime.
   kLoaded = 69,    ///< Nothing.
   kPhase = 70,     ///< u8: 1 the candidate runs from now on, 0 it has ended. The watchdog starts anew.
-  kChecked = 71,   ///< f64 worst error share, u32 count, that many texts: the checks passed.
+  kChecked = 71,   ///< f64 worst error share, f64 seconds of preparations, f64 of the first case, u32 count, that
+                   ///< many texts: the checks passed.
   kSampled = 72,   ///< f64 ns per call.
   kState = 73,     ///< f64 clock in MHz, f64 watts, f64 degrees Celsius, text throttle: Device::conditions().
 };

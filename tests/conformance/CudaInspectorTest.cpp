@@ -51,8 +51,8 @@ TEST(CudaInspector, KeepsReferencesUnreadable) {
       });
   std::vector<uint64_t> sealed[2];
   for (std::vector<uint64_t>& copy : sealed) {
-    const std::unique_ptr<runtime::KeptReference> kept =
-        *inspector->keep({std::vector<double>(100, 1.5), std::vector<double>(100, 0.25)});
+    runtime::Expected expected{runtime::ReferenceValues(100, 1.5), runtime::ReferenceValues(100, 0.25)};
+    const std::unique_ptr<runtime::KeptReference> kept = *inspector->keep(expected);
     ASSERT_NE(words, nullptr);
     copy.assign(words, words + 200);
   }

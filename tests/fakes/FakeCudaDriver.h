@@ -417,23 +417,15 @@ inline runtime::cuda::Driver FakeCudaDriver::table() {
     std::free(address);
     return CUDA_SUCCESS;
   };
-  d.memcpyHtoD = [](CUdeviceptr to, const void* from, size_t bytes) {
-    KTUNE_FAKE(memcpyHtoD);
-    std::memcpy(reinterpret_cast<void*>(to), from, bytes);
-    return CUDA_SUCCESS;
-  };
-  d.memcpyDtoH = [](void* to, CUdeviceptr from, size_t bytes) {
-    KTUNE_FAKE(memcpyDtoH);
-    std::memcpy(to, reinterpret_cast<void*>(from), bytes);
-    return CUDA_SUCCESS;
-  };
-  d.memcpyHtoDAsync = [](CUdeviceptr to, const void* from, size_t bytes, CUstream) {
+  d.memcpyHtoDAsync = [](CUdeviceptr to, const void* from, size_t bytes, CUstream stream) {
     KTUNE_FAKE(memcpyHtoDAsync);
+    if (stream == nullptr) return CUDA_ERROR_INVALID_HANDLE;  // Of the default stream ours knows nothing.
     std::memcpy(reinterpret_cast<void*>(to), from, bytes);
     return CUDA_SUCCESS;
   };
-  d.memcpyDtoHAsync = [](void* to, CUdeviceptr from, size_t bytes, CUstream) {
+  d.memcpyDtoHAsync = [](void* to, CUdeviceptr from, size_t bytes, CUstream stream) {
     KTUNE_FAKE(memcpyDtoHAsync);
+    if (stream == nullptr) return CUDA_ERROR_INVALID_HANDLE;
     std::memcpy(to, reinterpret_cast<void*>(from), bytes);
     return CUDA_SUCCESS;
   };

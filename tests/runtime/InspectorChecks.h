@@ -143,7 +143,7 @@ class InspectorChecks {
           SCOPED_TRACE(std::string(op::dtypeName(type)) + " " + std::to_string(round));
           const std::vector<char> block = random(kBytes);
           const auto count = static_cast<size_t>(view.rows() * view.columns());
-          Expected expected{std::vector<double>(count), std::vector<double>(count)};
+          Expected expected{ReferenceValues(count), ReferenceValues(count)};
           view.data = const_cast<char*>(block.data());
           for (int64_t row = 0; row < view.rows(); ++row)
             loadElements(type, view.at(view.rowOffset(row)), view.columnStride(), view.columns(),
@@ -161,7 +161,8 @@ class InspectorChecks {
             if (round == 5) expected.bounds[i] = 0;
           }
           send(*memory_, block);
-          const std::unique_ptr<KeptReference> here = *host_->keep(expected), there = *tested_.keep(expected);
+          Expected copy = expected;
+          const std::unique_ptr<KeptReference> here = *host_->keep(expected), there = *tested_.keep(copy);
           EXPECT_EQ(there->bytes(), here->bytes());
           const Comparison wanted = *host_->compare(view, *here);
           view.data = memory_->data();

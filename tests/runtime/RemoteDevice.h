@@ -39,7 +39,7 @@ class RemoteInspector final : public Inspector {
                                      const BytePair* poison) override {
     return inner_->compareRuns(view, hostOf(first), hostOf(second), poison);
   }
-  Result<std::unique_ptr<KeptReference>> keep(Expected expected) override { return inner_->keep(std::move(expected)); }
+  Result<std::unique_ptr<KeptReference>> keep(Expected& expected) override { return inner_->keep(expected); }
   Result<Comparison> compare(const TensorView& got, const KeptReference& expected) override {
     TensorView view = got;
     view.data = toHost(got.data);

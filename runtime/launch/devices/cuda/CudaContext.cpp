@@ -130,9 +130,8 @@ Status CudaContext::toDevice(CUdeviceptr to, const void* from, size_t bytes) {
   KTUNE_TRY(current.status());
   if (bytes == 0) return synchronize();
   if (bytes <= kSmallCopyBytes || !haveStaging()) {
-    // The stream does not wait for the copying one, nor that for it.
-    KTUNE_TRY(synchronize());
-    return check(driver_.memcpyHtoD(to, from, bytes), "copying to the device", bytes);
+    KTUNE_TRY(check(driver_.memcpyHtoDAsync(to, from, bytes, stream_), "copying to the device", bytes));
+    return synchronize();
   }
   const char* const source = static_cast<const char*>(from);
   size_t index = 0;
@@ -154,8 +153,8 @@ Status CudaContext::fromDevice(void* to, CUdeviceptr from, size_t bytes) {
   KTUNE_TRY(current.status());
   if (bytes == 0) return synchronize();
   if (bytes <= kSmallCopyBytes || !haveStaging()) {
-    KTUNE_TRY(synchronize());
-    return check(driver_.memcpyDtoH(to, from, bytes), "copying from the device", bytes);
+    KTUNE_TRY(check(driver_.memcpyDtoHAsync(to, from, bytes, stream_), "copying from the device", bytes));
+    return synchronize();
   }
   const size_t chunks = (bytes + kStagingBytes - 1) / kStagingBytes;
   const auto sizeOf = [&](size_t i) { return std::min(kStagingBytes, bytes - i * kStagingBytes); };

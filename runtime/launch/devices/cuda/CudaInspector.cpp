@@ -354,7 +354,7 @@ class KernelInspector final : public Inspector {
     return RunDifferences{found(unwritten), found(different)};
   }
 
-  Result<std::unique_ptr<KeptReference>> keep(Expected expected) override {
+  Result<std::unique_ptr<KeptReference>> keep(Expected& expected) override {
     const uint64_t count = expected.values.size();
     if (expected.bounds.size() != count) return internalError("a reference needs a bound for each value");
     const size_t bytes = count * sizeof(double);
