@@ -207,6 +207,8 @@ def result_line(case, tuned, peer, measured, matrix_tflops):
         "rejections": tuned.get("rejections"),
         "tuning_s": tuned.get("tuning_s"),
         "measuring_share": tuned.get("measuring_share"),
+        "steady_share": tuned.get("steady_share"),
+        "refining_share": tuned.get("refining_share"),
         "counters": tuned.get("counters"),
         "decision": tuned.get("decision"),
         "genome": tuned.get("genome"),
@@ -308,6 +310,7 @@ def tune(options, case, again=False):
     counters = reply["counters"]
     busy = counters["check_seconds"] + counters["measure_seconds"]
     waiting = counters.get("wait_seconds", 0)
+    again = counters.get("refine_seconds", 0)
     line.update(
         device=reply["hardware"], key=unit["key"], hit=hit, decision=unit["decision"],
         ktune_us=point.get("median_ns", 0) / 1e3 or None, default_us=point.get("default_median_ns", 0) / 1e3 or None,
@@ -316,7 +319,9 @@ def tune(options, case, again=False):
         tuning_s=unit["seconds"], proposer=unit.get("proposer"),
         # A hit was tuned by another call, whose counters are gone.
         counters=None if hit else counters,
-        measuring_share=busy / (busy + waiting) if busy > 0 and not hit else None)
+        measuring_share=busy / (busy + waiting) if busy > 0 and not hit else None,
+        steady_share=counters.get("measuring_share") if busy > 0 and not hit else None,
+        refining_share=again / (busy + waiting) if busy > 0 and not hit else None)
     if unit["decision"] == "use-fallback":
         line["error"] = "nothing of ktune's was proven right (use-fallback)"
     _, shown, _ = call_ktune(options, ["show", unit["key"], "--bucket", str(unit["bucket"])], "", 60)
@@ -647,7 +652,7 @@ def report(lines, cases):
     for line in lines:  # A later line of the same case and peer takes the place of the earlier one.
         by_case.setdefault(case_key(line), {})[line["peer"]] = line
     text = ["| operator | size | record | ktune | default / ktune | eager | eager / ktune | compile | compile / ktune "
-            "| floor | floor / ktune | candidates | tuning | GPU measuring |", "| --- " * 14 + "|"]
+            "| floor | floor / ktune | candidates | tuning | GPU measuring | steady | again |", "| --- " * 16 + "|"]
     speedups, losses, failures, apart = {}, [], [], 0
     for case in cases:
         peers = by_case.get(key_of(case))
@@ -681,7 +686,8 @@ def report(lines, cases):
         last = list(peers.values())[-1]
         row += [time_text(last["floor_us"]), number_text(last["floor_share"]), number_text(line["candidates"], "{}"),
                 number_text(line["tuning_s"], "{:.1f} s"),
-                number_text(None if line["measuring_share"] is None else 100 * line["measuring_share"], "{:.0f} %")]
+                *(number_text(None if line.get(share) is None else 100 * line[share], "{:.0f} %")
+                  for share in ("measuring_share", "steady_share", "refining_share"))]
         text.append("| " + " | ".join(row) + " |")
     text.append("")
     for (op, peer), values in speedups.items():

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <cstdio>
 #include <ctime>
 #include <future>
 #include <limits>
@@ -31,6 +32,12 @@ constexpr size_t kFinalists = 8;              ///< Kept loaded for the finals.
 constexpr int kProofs = 3;                    ///< Finalists that may fail their proof before the default stays.
 constexpr int64_t kFallbackAfter = 8;         ///< Candidates to try before a wrong default means "use the fallback".
 constexpr int64_t kDefaultId = 0;
+
+std::string secondsText(double seconds) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.3f", seconds);
+  return text;
+}
 
 /// What every unit shares.
 struct Session {
@@ -111,6 +118,7 @@ class UnitTuner {
   Status becomeAnchor(Candidate candidate, CheckOutcome proof, Deadline deadline);
   void readConditions(Deadline deadline);
   void loseAnchor(const Rejection& rejection);
+  void keepDefault(const Status& why);
   [[nodiscard]] std::vector<Candidate> propose(int n);
   [[nodiscard]] int batchSize(Deadline deadline) const;
   [[nodiscard]] double finishSeconds() const;
@@ -150,6 +158,7 @@ class UnitTuner {
   double openSeconds_ = 0;
   double proofSeconds_ = 0;   ///< Of another proof in the same worker.
   double screenSeconds_ = 0;  ///< Of the first screening in a fresh worker.
+  double bufferSeconds_ = 0;  ///< Of what comes before the first samples there.
 
   std::set<Digest> tried_;                               ///< Genomes sent to the compiler.
   std::map<Digest, Feedback> knownPlans_;                ///< What became of each distinct code.
@@ -162,6 +171,9 @@ class UnitTuner {
   std::map<std::string, int64_t> rejections_;
   double secondsPerCandidate_ = 0;
   bool over_ = false, exhausted_ = false, hopeless_ = false;
+
+  /// Compilers that are still at work when the search ends: nobody waits for them before the unit's end.
+  std::optional<Compilation> abandoned_;
 
   // The winner, once it was proven and won its duel.
   std::optional<Candidate> winner_;
@@ -285,6 +297,7 @@ Status UnitTuner::becomeAnchor(Candidate candidate, CheckOutcome proof, Deadline
   candidate.logScore = 0;
   anchorProof_ = std::move(proof);
   // Enough samples to plan by, and to show in case there is no time for a duel. The first warms up.
+  const double before = monotonicSeconds();
   KTUNE_ASSIGN(AloneResult alone,
                timeAlone(session_.measurer, session_.counters, candidate.id, points(), kSampleSeconds,
                          {.minSamples = 4, .maxSamples = 4, .maxRelativeError = 0}, deadline));
@@ -294,10 +307,15 @@ Status UnitTuner::becomeAnchor(Candidate candidate, CheckOutcome proof, Deadline
     defaultWrong_ = defaultWrong_ || candidate.id == kDefaultId;
     return Status::ok();
   }
+  const double spent = monotonicSeconds() - before;
   readConditions(deadline);
   anchorTimes_ = std::move(alone.ns);
   anchorNs_.clear();
   for (const std::vector<double>& times : anchorTimes_) anchorNs_.push_back(times.empty() ? 0 : median(times));
+  double sampling = 0;
+  for (size_t point = 0; point < anchorNs_.size(); ++point)
+    sampling += static_cast<double>(anchorTimes_[point].size()) * std::max(kSampleSeconds, anchorNs_[point] * 1e-9);
+  bufferSeconds_ = std::max(0.0, spent - sampling);
   race_.emplace(session_.measurer, session_.counters,
                 RaceOptions{.points = points(),
                             .anchor = candidate.id,
@@ -316,6 +334,12 @@ void UnitTuner::readConditions(Deadline deadline) {
   if (Result<Conditions> conditions = session_.measurer.conditions(deadline)) conditions_ = std::move(*conditions);
 }
 
+/// The worker of the final measurement can't be had: what was proven and timed before is true all the same.
+void UnitTuner::keepDefault(const Status& why) {
+  hopeless_ = false;
+  logWarning(label_ + ": no final measurement, so the default stays: " + why.message());
+}
+
 /// The proven anchor fell out while running: it cannot be published, and nothing can be compared with it.
 void UnitTuner::loseAnchor(const Rejection& rejection) {
   reject(rejection);
@@ -329,7 +353,7 @@ void UnitTuner::loseAnchor(const Rejection& rejection) {
 double UnitTuner::finishSeconds() const {
   double samples = 0;  // one of each point
   for (double ns : anchorNs_) samples += std::max(kSampleSeconds, ns * 1e-9);
-  return 1.2 * (proofSeconds_ + openSeconds_ + screenSeconds_) +
+  return 1.2 * (proofSeconds_ + openSeconds_ + screenSeconds_ + bufferSeconds_) +
          samples * (2 * 14 + 3 * static_cast<double>(kept_.size())) + 0.02;
 }
 
@@ -668,7 +692,7 @@ Status UnitTuner::search() {
   if (ahead) {  // Nobody has time for these.
     candidates_ -= static_cast<int64_t>(ahead->batch.size());
     session_.counters.compiles -= static_cast<int64_t>(ahead->batch.size());
-    ahead->outcomes.wait();
+    abandoned_ = std::move(ahead);
   }
   over_ = session_.cancelled();
   return Status::ok();
@@ -686,6 +710,9 @@ Status UnitTuner::proveAndDuel() {
     if (race_->anchorRejection()) loseAnchor(*race_->anchorRejection());
   }
 
+  logDebug(label_ + ": " + std::to_string(kept_.size()) + " finalists, the best at " +
+           secondsText(best() != nullptr ? std::exp(best()->logScore) : 1) + " of the default, " +
+           secondsText(deadline.remainingSeconds()) + " s left");
   bool fresh = false;  // already in the duel's worker
   for (int tried = 0; tried < kProofs && !kept_.empty(); ++tried) {
     if (anchor_ && best() == nullptr) break;
@@ -708,9 +735,15 @@ Status UnitTuner::proveAndDuel() {
     }
 
     // The duel: a fresh process with fresh inputs, which the finalist must compute rightly too.
-    if (deadline.remainingSeconds() < openSeconds_ + screenSeconds_) break;
+    const double preparing = openSeconds_ + screenSeconds_ + bufferSeconds_;
+    logDebug(label_ + ": proven, " + secondsText(deadline.remainingSeconds()) + " s left for the duel, of which " +
+             secondsText(preparing) + " are expected to prepare it");
+    if (deadline.remainingSeconds() < preparing) break;
     report("duel");
-    KTUNE_TRY(open(2, deadline, /*final=*/true));
+    if (Status opened = open(2, deadline, /*final=*/true); !opened.isOk()) {
+      keepDefault(opened);
+      return Status::ok();
+    }
     fresh = true;
     if (stopping(deadline)) break;
     Result<std::optional<Rejection>> loaded = session_.measurer.load(anchor_->id, anchor_->plan, deadline);
@@ -735,7 +768,10 @@ Status UnitTuner::proveAndDuel() {
     options.seed = mixSeed(seed_, 6);
     options.shortestNs = shortestBelievableNs(problem_, options_.target, facts_);
     options.cancellation = options_.cancellation;
+    logDebug(label_ + ": the duel begins, " + secondsText(deadline.remainingSeconds()) + " s left");
     KTUNE_ASSIGN(duel_, duel(session_.measurer, session_.counters, options, deadline));
+    logDebug(label_ + ": " + std::to_string(duel_.rounds) + " rounds, " + secondsText(deadline.remainingSeconds()) +
+             " s left");
     readConditions(deadline);
     if (duel_.challengerRejection) {
       reject(*duel_.challengerRejection);
@@ -755,7 +791,10 @@ Status UnitTuner::proveAndDuel() {
 
   // The default stays; its times are what the record has to show, taken as a winner's would be where there is time.
   if (raceDiffersFromDuel() && !fresh && deadline.remainingSeconds() > 1.5 * openSeconds_) {
-    KTUNE_TRY(open(2, deadline, /*final=*/true));
+    if (Status opened = open(2, deadline, /*final=*/true); !opened.isOk()) {
+      keepDefault(opened);
+      return Status::ok();
+    }
     if (over_) return Status::ok();
     Result<std::optional<Rejection>> loaded = session_.measurer.load(anchor_->id, anchor_->plan, deadline);
     if (!loaded) return ended(loaded.error(), deadline, false);

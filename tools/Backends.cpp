@@ -5,6 +5,7 @@
 #include "ir/emit/cuda/CudaEmitter.h"
 #endif
 #if KTUNE_WITH_CUDA
+#include "runtime/launch/devices/cuda/CudaDevice.h"
 #include "runtime/nvrtc/KernelCompiler.h"
 #endif
 #if KTUNE_FAKE_DEVICE
@@ -76,7 +77,11 @@ Status canCompileFor(schedule::DeviceKind kind) {
 #endif
     case schedule::DeviceKind::kCuda:
 #if KTUNE_WITH_MLIR && KTUNE_WITH_CUDA
-      return nvrtc::Nvrtc::load().status();
+    {
+      // Refused here, and not by the loader candidate after candidate.
+      KTUNE_ASSIGN(const nvrtc::Nvrtc* const nvrtc, nvrtc::Nvrtc::load());
+      return nvrtc->fitsDriver(runtime::cuda::cudaDriverVersion());
+    }
 #elif KTUNE_WITH_MLIR
       return unsupported("this build of ktune was made without CUDA's headers");
 #else

@@ -132,6 +132,10 @@ Result<std::vector<runtime::DeviceInfo>> chooseDevices(const std::string& names)
         return invalidArgument("the list of devices \"" + names +
                                "\" has an empty name; write names with one comma between them, like cuda:0,cuda:1");
       KTUNE_ASSIGN(runtime::DeviceInfo device, chooseDevice(names.substr(begin, end - begin)));
+      // A GPU has one lease; the host's cores are whoever's.
+      for (const runtime::DeviceInfo& other : chosen)
+        if (other.name == device.name && device.target.kind == schedule::DeviceKind::kCuda)
+          return invalidArgument("the list of devices \"" + names + "\" has " + device.name + " twice");
       chosen.push_back(std::move(device));
       begin = end + 1;
     }

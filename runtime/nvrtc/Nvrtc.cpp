@@ -142,6 +142,7 @@ Result<std::unique_ptr<Nvrtc>> Nvrtc::open() {
       tooOld = candidate + " does not say its version";
       continue;
     }
+    nvrtc->major_ = major;
     nvrtc->version_ = "NVRTC " + std::to_string(major) + "." + std::to_string(minor);
     nvrtc->path_ = fileOf(reinterpret_cast<void*>(table.version), candidate);
     if (table.getNumSupportedArchs(&count) == NVRTC_SUCCESS && count > 0) {
@@ -155,6 +156,20 @@ Result<std::unique_ptr<Nvrtc>> Nvrtc::open() {
   return notFound(
       "NVRTC was not found in $CUDA_HOME, by the loader, in /usr/local/cuda or as a Python wheel; "
       "`pip install nvidia-cuda-nvrtc`, or set CUDA_HOME to a CUDA toolkit");
+}
+
+Status nvrtcFitsDriver(const std::string& name, int major, int driverVersion) {
+  const int driverMajor = driverVersion / 1000;
+  if (driverVersion == 0 || driverMajor >= major) return Status::ok();
+  const std::string package = "nvidia-cuda-nvrtc" + (driverMajor == 12 ? std::string("-cu12") : std::string());
+  return unsupported(name + " makes code that the driver can't load, which speaks CUDA " + std::to_string(driverMajor) +
+                     "." + std::to_string(driverVersion % 1000 / 10) + "; install a driver of CUDA " +
+                     std::to_string(major) + ", or an NVRTC of CUDA " + std::to_string(driverMajor) +
+                     " (`pip install " + package + "`, or a toolkit) and set CUDA_HOME to the folder that has its lib");
+}
+
+Status Nvrtc::fitsDriver(int driverVersion) const {
+  return nvrtcFitsDriver(version_ + " (" + path_ + ")", major_, driverVersion);
 }
 
 Result<const Nvrtc*> Nvrtc::load() {

@@ -33,6 +33,9 @@ class Nvrtc {
   Nvrtc(const Nvrtc&) = delete;
   Nvrtc& operator=(const Nvrtc&) = delete;
 
+  /// Errors: kUnsupported when a driver that speaks CUDA DRIVERVERSION (12080 for 12.8; 0: not known) can't load what
+  /// this compiles, and what to do.
+  [[nodiscard]] Status fitsDriver(int driverVersion) const;
   /// "NVRTC 13.0".
   [[nodiscard]] const std::string& version() const { return version_; }
   /// The library that was opened: "/usr/local/cuda/lib64/libnvrtc.so.13".
@@ -53,8 +56,13 @@ class Nvrtc {
   static Result<std::unique_ptr<Nvrtc>> open();
   std::unique_ptr<Table> table_;
   std::string version_, path_;
+  int major_ = 0;
   std::vector<int> architectures_;
 };
+
+/// As Nvrtc::fitsDriver, for an NVRTC of this MAJOR version that is called NAME. Code of one major version runs with
+/// the drivers of that version and later ones.
+[[nodiscard]] Status nvrtcFitsDriver(const std::string& name, int major, int driverVersion);
 
 /// The variables in the device's memory that PTX text declares and its code refers to: what a kernel could keep an
 /// answer in from one call to the next. (NVRTC keeps every constexpr at namespace or class scope as such a variable,

@@ -45,6 +45,7 @@ struct FakeWorld {
   std::function<schedule::PlanGenome(const schedule::PlanGenome&)> codeOf;
   Judge compile, load, screen, full, run;  ///< Empty = never rejected.
   Status compileFailure, openFailure, sampleFailure;
+  std::function<void()> beforeOpen;  ///< May be empty.
 
   double noise = 0;             ///< Sigma of the log of one sample.
   double drift = 0;             ///< Amplitude of a slow swing common to all kernels.
@@ -136,6 +137,7 @@ class FakeMeasurer : public Measurer {
   [[nodiscard]] Result<MeasureFacts> open(const schedule::Problem& problem, const MeasureOptions& options,
                                           Deadline deadline) override {
     Busy busy(world_);
+    if (world_.beforeOpen) world_.beforeOpen();
     if (!world_.openFailure.isOk()) return world_.openFailure;
     fakeSleep(std::min(world_.openSeconds, deadline.remainingSeconds()));
     if (deadline.passed()) return deadlineExceeded("open");

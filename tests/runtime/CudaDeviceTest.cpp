@@ -763,6 +763,18 @@ TEST(CudaDot, ChunksCoverEveryOutputOnce) {
             StatusCode::kUnavailable);
 }
 
+TEST(Nvrtc, NewerCodeThanTheDriverIsRefusedInWords) {
+  FakeCudaDriver fake;
+  EXPECT_EQ(cuda::cudaDriverVersion(), 13000);
+  for (const int driver : {0, 13000, 13020, 14000})
+    EXPECT_TRUE(nvrtc::nvrtcFitsDriver("NVRTC 13.0", 13, driver).isOk());
+  EXPECT_TRUE(nvrtc::nvrtcFitsDriver("NVRTC 12.9", 12, 12000).isOk());
+  const Status status = nvrtc::nvrtcFitsDriver("NVRTC 13.0 (/x/libnvrtc.so.13)", 13, 12080);
+  EXPECT_EQ(status.code(), StatusCode::kUnsupported);
+  for (const char* words : {"/x/libnvrtc.so.13", "CUDA 12.8", "nvidia-cuda-nvrtc-cu12", "CUDA_HOME"})
+    EXPECT_NE(status.message().find(words), std::string::npos) << status.message();
+}
+
 // --------------------------------------------------------------------------------------------------------- inspector
 
 // What the kernels compute is in cuda_conformance_test; here is how they are launched, and what fails.

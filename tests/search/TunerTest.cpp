@@ -534,6 +534,23 @@ TEST_F(TunerTest, NoWorkerAtAllIsAnError) {
   EXPECT_FALSE(reports.has_value());
 }
 
+TEST_F(TunerTest, WithoutAWorkerForTheDuelTheProvenDefaultIsPublished) {
+  for (const schedule::Target& target : {schedule::fakeTarget(), schedule::cudaTarget("sm_90a")}) {
+    options.target = target;
+    world.openFailure = Status();
+    world.beforeOpen = [&] {
+      if (world.opens == 1) world.openFailure = unavailable("the GPU is used by process 7");
+    };
+    world.opens = 0;
+    store = cache::makeMemoryStore();
+    useBowl(linearGraph(64, 64), 0.05);
+    const UnitReport report = tuneOne(linearGraph(64, 64));
+    ASSERT_EQ(report.outcome, UnitOutcome::kTuned) << report.status.toString();
+    EXPECT_EQ(report.record.decision, cache::Decision::kDefault);
+    EXPECT_GT(report.record.evidence.points.at(0).samples, 0);
+  }
+}
+
 TEST_F(TunerTest, AWorkerLostMidwayFailsTheUnit) {
   options.onProgress = [&](const Progress& p) {
     if (p.phase == "race") world.sampleFailure = unavailable("the worker died twice");

@@ -144,7 +144,8 @@ std::vector<Check> checkCuda() {
   checks.push_back(row("cuda driver", report.driver, report.driverText,
                        "GPUs cannot be used until the driver works; see docs/cuda.md"));
   const Result<const nvrtc::Nvrtc*> nvrtc = nvrtc::Nvrtc::load();
-  checks.push_back(row("nvrtc", nvrtc.status(), nvrtc ? (*nvrtc)->version() + ", " + (*nvrtc)->path() : std::string(),
+  const Status fits = nvrtc ? (*nvrtc)->fitsDriver(runtime::cuda::cudaDriverVersion()) : nvrtc.status();
+  checks.push_back(row("nvrtc", fits, nvrtc ? (*nvrtc)->version() + ", " + (*nvrtc)->path() : std::string(),
                        "`pip install nvidia-cuda-nvrtc`, or set CUDA_HOME to a CUDA toolkit"));
   checks.push_back(row("nvml", report.nvml ? Status::ok() : notFound(report.nvmlText), report.nvmlText,
                        "clocks, power and other users of a GPU stay unknown; install the driver's libnvidia-ml.so.1"));

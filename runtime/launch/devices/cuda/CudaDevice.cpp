@@ -282,6 +282,12 @@ schedule::Target cudaTarget(const CudaFacts& facts) {
   return target;
 }
 
+int cudaDriverVersion() {
+  int version = 0;
+  const Result<const Driver*> loaded = loadDriver();
+  return loaded && (*loaded)->driverGetVersion(&version) == CUDA_SUCCESS ? version : 0;
+}
+
 CudaReport reportCuda(bool share) {
   CudaReport report;
   report.hardware = hasHardware();

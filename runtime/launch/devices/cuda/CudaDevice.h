@@ -43,6 +43,8 @@ struct CudaReport {
   };
   std::vector<Gpu> gpus;
 };
+/// The CUDA version that the driver speaks, 12080 for 12.8; 0 without a driver.
+[[nodiscard]] int cudaDriverVersion();
 /// Takes and gives back each device's lease, without waiting. SHARE: as DeviceOptions::shareDevice.
 [[nodiscard]] CudaReport reportCuda(bool share);
 
