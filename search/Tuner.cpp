@@ -122,6 +122,8 @@ class UnitTuner {
   [[nodiscard]] std::vector<Candidate> propose(int n);
   [[nodiscard]] int batchSize(Deadline deadline) const;
   [[nodiscard]] double finishSeconds() const;
+  /// Of a fresh worker, until its first sample.
+  [[nodiscard]] double preparingSeconds() const { return openSeconds_ + screenSeconds_ + bufferSeconds_; }
   /// Whether MeasureOptions::final changes what is measured.
   [[nodiscard]] bool raceDiffersFromDuel() const { return options_.target.kind == schedule::DeviceKind::kCuda; }
   /// Whether the next batch is compiled while the present one is measured.
@@ -353,8 +355,14 @@ void UnitTuner::loseAnchor(const Rejection& rejection) {
 double UnitTuner::finishSeconds() const {
   double samples = 0;  // one of each point
   for (double ns : anchorNs_) samples += std::max(kSampleSeconds, ns * 1e-9);
-  return 1.2 * (proofSeconds_ + openSeconds_ + screenSeconds_ + bufferSeconds_) +
-         samples * (2 * 14 + 3 * static_cast<double>(kept_.size())) + 0.02;
+  // A sample takes longer than what is timed in it.
+  const Counters& counters = session_.counters;
+  if (counters.measurements > 0)
+    samples = std::max(samples, points() * counters.measureSeconds / static_cast<double>(counters.measurements));
+  // Where the race's worker has much to give back, and a race says less than a final measurement, more is set aside.
+  const double fresh = (raceDiffersFromDuel() ? 2 : 1.2) * preparingSeconds();
+  const double constant = raceDiffersFromDuel() ? 0.25 : 0.02;
+  return 1.2 * proofSeconds_ + fresh + samples * (2 * 14 + 3 * static_cast<double>(kept_.size())) + constant;
 }
 
 int UnitTuner::batchSize(Deadline deadline) const {
@@ -735,10 +743,9 @@ Status UnitTuner::proveAndDuel() {
     }
 
     // The duel: a fresh process with fresh inputs, which the finalist must compute rightly too.
-    const double preparing = openSeconds_ + screenSeconds_ + bufferSeconds_;
     logDebug(label_ + ": proven, " + secondsText(deadline.remainingSeconds()) + " s left for the duel, of which " +
-             secondsText(preparing) + " are expected to prepare it");
-    if (deadline.remainingSeconds() < preparing) break;
+             secondsText(preparingSeconds()) + " are expected to prepare it");
+    if (deadline.remainingSeconds() < preparingSeconds()) break;
     report("duel");
     if (Status opened = open(2, deadline, /*final=*/true); !opened.isOk()) {
       keepDefault(opened);

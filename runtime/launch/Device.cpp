@@ -122,10 +122,10 @@ class HostTimedCalls final : public TimedCalls {
   }
 };
 
-bool isHeldBack(const DeviceConditions& conditions) {
+bool isHeldBack(const std::string& throttle) {
   constexpr const char* kReasons[] = {"thermal", "hardware", "brake"};
   return std::any_of(std::begin(kReasons), std::end(kReasons),
-                     [&](const char* reason) { return conditions.throttle.find(reason) != std::string::npos; });
+                     [&](const char* reason) { return throttle.find(reason) != std::string::npos; });
 }
 
 Result<std::unique_ptr<DeviceMemory>> Device::allocate(size_t bytes) {

@@ -76,9 +76,10 @@ struct DeviceConditions {
   std::string throttle;  ///< Why clocks are held down at present ("power cap, thermal"), empty when they are not.
 };
 
-/// True when heat or the hardware holds the clocks down ("thermal", "hardware" or "brake" is in THROTTLE): what is
-/// timed meanwhile says little of the kernel. A power cap is no such reason: it is how large kernels run.
-[[nodiscard]] bool isHeldBack(const DeviceConditions& conditions);
+/// True when heat or the hardware holds the clocks down ("thermal", "hardware" or "brake" is in THROTTLE, as in
+/// DeviceConditions): what is timed meanwhile says little of the kernel. A power cap is no such reason: it is how large
+/// kernels run.
+[[nodiscard]] bool isHeldBack(const std::string& throttle);
 
 class Device {
  public:
@@ -126,6 +127,8 @@ class Device {
   /// "2 threads", "one CUDA graph of 8 calls, events": how TimedCalls measures, for the evidence.
   [[nodiscard]] virtual std::string timingMethod() const;
   [[nodiscard]] virtual DeviceConditions conditions() { return {}; }
+  /// Their throttle alone, for whoever asks after every sample: the other figures may take longer than the sample.
+  [[nodiscard]] virtual std::string throttle() { return conditions().throttle; }
   /// Who else has come to use the device since it was leased, in words: what was timed meanwhile is void. Empty:
   /// nobody, or that can't be known.
   [[nodiscard]] virtual std::string foreignActivity() { return {}; }

@@ -112,7 +112,9 @@ Status Session::open(uint64_t memoryBytes, bool final, bool measureFacts) {
   KTUNE_TRY(buffers_->expect(problem_.source, views, borrowed));
   guardBytes_ = shared ? cap - timing : cap;
   guardDeviceBytes_ = timingCap - timing;
-  facts_.regime = "cold, rotating buffers, " + device_.timingMethod();
+  // A race of small problems has fewer sets than it takes to leave the caches cold.
+  const bool cold = shared || final;
+  facts_.regime = (cold ? "cold, rotating buffers, " : "rotating buffers of a race, ") + device_.timingMethod();
   if (!measureFacts) return Status::ok();
   KTUNE_ASSIGN(
       facts_.copyBytesPerSecond,
@@ -292,7 +294,7 @@ Result<std::string> Session::sample(int64_t id, uint32_t point, double seconds) 
     if (!ns && ns.error().code() == StatusCode::kInternal)
       return rejectedFrame("impossible-time", ns.error().message());
     if (!ns) return answerForRun(ns.error());
-    if (retakes < kRetakes && isHeldBack(device_.conditions())) {
+    if (retakes < kRetakes && isHeldBack(device_.throttle())) {
       KTUNE_TRY(renew(plan, symbols, *ring));
       continue;
     }

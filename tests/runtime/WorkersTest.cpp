@@ -178,7 +178,7 @@ TEST_F(Workers, IllegalGenomesAreRejectedByName) {
 TEST_F(Workers, AfterTheDeadlineRequestsAreMissingFromTheEnd) {
   Result<std::unique_ptr<search::Compiler>> pool = makeCompilePool(options_, target_);
   ASSERT_TRUE(pool);
-  const std::vector<CompileRequest> requests(2000, CompileRequest{1, default_});
+  const std::vector<CompileRequest> requests(200000, CompileRequest{1, default_});
   EXPECT_TRUE((*pool)->compile(problem_, requests, Deadline::after(-1))->empty());
   ASSERT_EQ((*pool)->compile(problem_, std::span(requests).first(2), {})->size(), 2u);
   Result<std::vector<CompileOutcome>> some = (*pool)->compile(problem_, requests, Deadline::after(0.02));

@@ -197,6 +197,7 @@ class CudaDevice final : public Device {
   }
   [[nodiscard]] std::string timingMethod() const override { return "CUDA graph of rotating buffers, events, steady"; }
   [[nodiscard]] DeviceConditions conditions() override { return nvml_.conditions(); }
+  [[nodiscard]] std::string throttle() override { return nvml_.throttle(); }
 
   [[nodiscard]] Inspector* inspector() override {
     if (!inspectorTried_ && compileKernel_) {

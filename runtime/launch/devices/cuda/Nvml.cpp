@@ -97,10 +97,17 @@ DeviceConditions NvmlDeviceView::conditions() const {
     conditions.powerWatts = value / 1000.0;
   if (table->deviceGetTemperature != nullptr && table->deviceGetTemperature(device_, kGpuSensor, &value) == kSuccess)
     conditions.temperatureC = value;
-  unsigned long long reasons = 0;
-  if (table->deviceGetClocksReasons != nullptr && table->deviceGetClocksReasons(device_, &reasons) == kSuccess)
-    conditions.throttle = throttleText(reasons);
+  conditions.throttle = throttle();
   return conditions;
+}
+
+std::string NvmlDeviceView::throttle() const {
+  const NvmlTable* const table = nvml();
+  unsigned long long reasons = 0;
+  if (table == nullptr || device_ == nullptr || table->deviceGetClocksReasons == nullptr ||
+      table->deviceGetClocksReasons(device_, &reasons) != kSuccess)
+    return {};
+  return throttleText(reasons);
 }
 
 std::string driverRelease() {

@@ -48,6 +48,8 @@ class NvmlDeviceView {
   /// Processes with a compute context; nothing when that can't be known.
   [[nodiscard]] std::optional<std::vector<GpuProcess>> processes() const;
   [[nodiscard]] DeviceConditions conditions() const;
+  /// Their throttle alone.
+  [[nodiscard]] std::string throttle() const;
 
  private:
   NvmlTable::Handle device_ = nullptr;
