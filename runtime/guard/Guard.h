@@ -15,7 +15,7 @@
 namespace ktune::runtime {
 
 /// Version of the guard; part of every record's stamp. Raise it when a check is added or changed.
-inline constexpr const char* kGuardVersion = "1";
+inline constexpr const char* kGuardVersion = "2";
 
 struct GuardVerdict {
   bool right = false;
