@@ -156,10 +156,55 @@ mlir::LogicalResult MmaOp::verify() {
   return mlir::success();
 }
 
+llvm::StringRef combineName(op::Combine combine) {
+  switch (combine) {
+    case op::Combine::kSum:
+      return "sum";
+    case op::Combine::kMaximum:
+      return "maximum";
+    case op::Combine::kMinimum:
+      return "minimum";
+  }
+  return "";
+}
+
+std::optional<op::Combine> combineOf(llvm::StringRef name) {
+  for (op::Combine combine : {op::Combine::kSum, op::Combine::kMaximum, op::Combine::kMinimum})
+    if (combineName(combine) == name) return combine;
+  return std::nullopt;
+}
+
+mlir::Attribute identityOf(op::Combine combine, mlir::Type element) {
+  mlir::Builder b(element.getContext());
+  auto floating = llvm::dyn_cast<mlir::FloatType>(element);
+  if (combine == op::Combine::kSum || !floating) return b.getZeroAttr(element);
+  return b.getFloatAttr(element, llvm::APFloat::getInf(floating.getFloatSemantics(), combine == op::Combine::kMaximum));
+}
+
+mlir::Value combined(mlir::OpBuilder& b, mlir::Location loc, op::Combine combine, mlir::Value x, mlir::Value y) {
+  const bool floats = llvm::isa<mlir::FloatType>(mlir::getElementTypeOrSelf(x.getType()));
+  switch (combine) {
+    case op::Combine::kSum:
+      return floats ? mlir::arith::AddFOp::create(b, loc, x, y).getResult()
+                    : mlir::arith::AddIOp::create(b, loc, x, y).getResult();
+    case op::Combine::kMaximum:
+      return mlir::arith::MaximumFOp::create(b, loc, x, y);
+    case op::Combine::kMinimum:
+      return mlir::arith::MinimumFOp::create(b, loc, x, y);
+  }
+  return {};
+}
+
 mlir::LogicalResult ReduceOp::verify() {
   auto from = tileType(getTile()), to = tileType(getResult());
   if (from.getRank() != 2 || to.getRank() != 2 || to.getDimSize(0) != from.getDimSize(0) || to.getDimSize(1) != 1)
     return emitOpError("wants tensor<RxC> -> tensor<Rx1>, got ") << from << " -> " << to;
+  if (!combineOf(getCombine())) return emitOpError("combines by sum, maximum or minimum, not by ") << getCombine();
+  return mlir::success();
+}
+
+mlir::LogicalResult MaskOp::verify() {
+  if (!combineOf(getCombine())) return emitOpError("combines by sum, maximum or minimum, not by ") << getCombine();
   return mlir::success();
 }
 

@@ -3,6 +3,7 @@
 
 #include "ir/dialect/KtuneDialect.h.inc"
 #include "ir/dialect/MlirHeaders.h"
+#include "ir/op/Operator.h"
 #include "ir/schedule/Genome.h"
 
 #define GET_ATTRDEF_CLASSES
@@ -25,5 +26,12 @@ void registerDialects(mlir::DialectRegistry& registry);
 [[nodiscard]] ScheduleAttr scheduleAttr(mlir::MLIRContext* context, const schedule::KernelSchedule& schedule);
 [[nodiscard]] schedule::PlanGenome genomeOf(GenomeAttr attribute);
 [[nodiscard]] GenomeAttr genomeAttr(mlir::MLIRContext* context, const schedule::PlanGenome& genome);
+
+/// How reductions combine: the names in the IR, the element that changes no result, one step.
+[[nodiscard]] llvm::StringRef combineName(op::Combine combine);
+[[nodiscard]] std::optional<op::Combine> combineOf(llvm::StringRef name);
+[[nodiscard]] mlir::Attribute identityOf(op::Combine combine, mlir::Type element);
+[[nodiscard]] mlir::Value combined(mlir::OpBuilder& b, mlir::Location loc, op::Combine combine, mlir::Value x,
+                                   mlir::Value y);
 
 }  // namespace ktune::ir

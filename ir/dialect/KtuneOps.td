@@ -125,8 +125,8 @@ def Ktune_ContractOp : Ktune_Op<"contract", [AttrSizedOperandSegments, MemoryEff
 }
 
 def Ktune_ReduceOp : Ktune_Op<"reduce", [Pure]> {
-  let summary = "Sums each row of a tile: tensor<RxC> -> tensor<Rx1>";
-  let arguments = (ins Ktune_Tile:$tile);
+  let summary = "Combines each row of a tile: tensor<RxC> -> tensor<Rx1>; combine is sum, maximum or minimum";
+  let arguments = (ins Ktune_Tile:$tile, DefaultValuedStrAttr<StrAttr, "sum">:$combine);
   let results = (outs Ktune_Tile:$result);
   let assemblyFormat = "$tile attr-dict `:` type($tile) `->` type($result)";
   let hasVerifier = 1;
@@ -141,10 +141,13 @@ def Ktune_BroadcastOp : Ktune_Op<"broadcast", [Pure]> {
 }
 
 def Ktune_MaskOp : Ktune_Op<"mask", [Pure, AllTypesMatch<["tile", "result"]>]> {
-  let summary = "Zeroes the columns of a tile from column + j >= limit on (before a reduction of a masked tail)";
-  let arguments = (ins Ktune_Tile:$tile, Index:$column, Index:$limit);
+  let summary = "Gives the columns of a tile from column + j >= limit on what changes no result of combine: 0 for sum, "
+                "-inf for maximum, +inf for minimum (before a reduction of a masked tail)";
+  let arguments = (ins Ktune_Tile:$tile, Index:$column, Index:$limit,
+                   DefaultValuedStrAttr<StrAttr, "sum">:$combine);
   let results = (outs Ktune_Tile:$result);
   let assemblyFormat = "$tile `[` $column `]` `columns` `<` $limit attr-dict `:` type($tile)";
+  let hasVerifier = 1;
 }
 
 #endif

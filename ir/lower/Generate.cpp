@@ -181,6 +181,23 @@ class KernelBuilder {
     return arith::ConstantOp::create(b, loc, DenseElementsAttr::get(type, value));
   }
   Value zeros(RankedTensorType type) { return splat(type, b.getZeroAttr(type.getElementType())); }
+  /// How the reduction that makes VALUE combines.
+  op::Combine combineOf(int32_t value) const {
+    return op::findOperator(problem.primitives.nodes[problem.primitives.producerOf(value)].op)->combine;
+  }
+  /// A tile of a reduction's operand, without what lies past the limit; and its rows combined.
+  Value masked(op::Combine combine, Value tile, Value column, Value limit) {
+    if (!limit) return tile;
+    auto mask = MaskOp::create(b, loc, tile.getType(), tile, column, limit);
+    if (combine != op::Combine::kSum) mask.setCombine(combineName(combine));
+    return mask;
+  }
+  Value reducedRows(op::Combine combine, Value operand) {
+    auto type = cast<RankedTensorType>(operand.getType());
+    auto reduce = ReduceOp::create(b, loc, tile(type.getDimSize(0), 1, type.getElementType()), operand);
+    if (combine != op::Combine::kSum) reduce.setCombine(combineName(combine));
+    return reduce;
+  }
   Value broadcast(Value from, RankedTensorType to) {
     return from.getType() == to ? from : BroadcastOp::create(b, loc, to, from).getResult();
   }
@@ -489,8 +506,8 @@ class KernelBuilder {
       }
       RankedTensorType wide = tile(isOne(rowsOf(value)) ? 1 : step.rows, step.columns, element(value));
       Value addend = broadcast(evaluate(operand, step), wide);
-      if (limit) addend = MaskOp::create(b, loc, wide, addend, step.column, limit);
-      step.tiles[value] = ReduceOp::create(b, loc, tile(wide.getDimSize(0), 1, wide.getElementType()), addend);
+      const op::Combine combine = combineOf(value);
+      step.tiles[value] = reducedRows(combine, masked(combine, addend, step.column, limit));
     }
     for (int32_t output : group.outputs) store(output, step);
   }
@@ -579,7 +596,7 @@ class KernelBuilder {
     SmallVector<Value> accumulators;
     for (int32_t value : reductions) {
       int64_t rows = isOne(rowsOf(value)) ? 1 : outer.rows;
-      accumulators.push_back(zeros(tile(rows, chunk, element(value))));
+      accumulators.push_back(splat(tile(rows, chunk, element(value)), identityOf(combineOf(value), element(value))));
     }
     SmallVector<Value> sums =
         steps(index(0), columnCount, chunk, divides, accumulators, [&](Value column, Value limit, ValueRange carried) {
@@ -588,21 +605,16 @@ class KernelBuilder {
           for (auto [value, accumulator] : llvm::zip(reductions, carried)) {
             auto type = cast<RankedTensorType>(accumulator.getType());
             Value addend = broadcast(evaluate(operandOf(value), step), type);
-            if (limit) addend = MaskOp::create(b, loc, type, addend, column, limit);
-            next.push_back(sum(accumulator, addend));
+            const op::Combine combine = combineOf(value);
+            next.push_back(combined(b, loc, combine, accumulator, masked(combine, addend, column, limit)));
           }
           return next;
         });
-    for (auto [value, partial] : llvm::zip(reductions, sums)) {
-      auto type = cast<RankedTensorType>(partial.getType());
-      outer.tiles[value] = ReduceOp::create(b, loc, tile(type.getDimSize(0), 1, type.getElementType()), partial);
-    }
+    for (auto [value, partial] : llvm::zip(reductions, sums))
+      outer.tiles[value] = reducedRows(combineOf(value), partial);
   }
 
-  Value sum(Value x, Value y) {
-    if (isa<FloatType>(getElementTypeOrSelf(x.getType()))) return arith::AddFOp::create(b, loc, x, y);
-    return arith::AddIOp::create(b, loc, x, y);
-  }
+  Value sum(Value x, Value y) { return combined(b, loc, op::Combine::kSum, x, y); }
 
   // --- contraction: C[m, n] = sum over k of X[m, k] * W[n, k], then elementwise -------------------------------------
 

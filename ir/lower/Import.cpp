@@ -64,6 +64,11 @@ constexpr ScalarEntry kScalars[] = {
     {"neg", unary<arith::NegFOp>, nullptr},
     {"sqrt", unary<math::SqrtOp>, nullptr},
     {"rsqrt", unary<math::RsqrtOp>, nullptr},
+    {"abs", unary<math::AbsFOp>, nullptr},
+    {"exp", unary<math::ExpOp>, nullptr},
+    {"log", unary<math::LogOp>, nullptr},
+    {"tanh", unary<math::TanhOp>, nullptr},
+    {"erf", unary<math::ErfOp>, nullptr},
 };
 
 /// tensor.empty of the result, its dynamic sizes taken from an operand dim that stands for the same extent.
@@ -134,32 +139,27 @@ Value buildElementwise(OpBuilder& b, Location loc, const ScalarEntry& entry, Arr
   return linalg::GenericOp::create(b, loc, TypeRange{type}, ins, ValueRange{empty}, maps, iterators, body).getResult(0);
 }
 
-/// The zero-filled result that reductions and contractions add to.
-Value zeroResult(OpBuilder& b, Location loc, Value empty) {
+/// The result that reductions and contractions start from.
+Value startResult(OpBuilder& b, Location loc, op::Combine combine, Value empty) {
   Type element = cast<RankedTensorType>(empty.getType()).getElementType();
-  Value zero = arith::ConstantOp::create(b, loc, b.getZeroAttr(element));
-  return linalg::FillOp::create(b, loc, ValueRange{zero}, ValueRange{empty}).getResult(0);
+  Value start = arith::ConstantOp::create(b, loc, cast<TypedAttr>(identityOf(combine, element)));
+  return linalg::FillOp::create(b, loc, ValueRange{start}, ValueRange{empty}).getResult(0);
 }
 
-Value addOf(OpBuilder& b, Location loc, Value x, Value y) {
-  if (isa<FloatType>(x.getType())) return arith::AddFOp::create(b, loc, x, y);
-  return arith::AddIOp::create(b, loc, x, y);
-}
-
-Value buildReduction(OpBuilder& b, Location loc, ArrayRef<const op::ValueType*> types, const op::ValueType& result,
-                     ValueRange operands) {
+Value buildReduction(OpBuilder& b, Location loc, op::Combine combine, ArrayRef<const op::ValueType*> types,
+                     const op::ValueType& result, ValueRange operands) {
   MLIRContext* context = b.getContext();
   RankedTensorType type = tensorType(context, result);
   size_t rank = result.shape.size();
-  Value init = zeroResult(b, loc, emptyResult(b, loc, type, result, types, operands));
+  Value init = startResult(b, loc, combine, emptyResult(b, loc, type, result, types, operands));
   SmallVector<AffineExpr> out;
   for (size_t i = 0; i + 1 < rank; ++i) out.push_back(getAffineDimExpr(i, context));
   out.push_back(getAffineConstantExpr(0, context));
   SmallVector<AffineMap> maps{b.getMultiDimIdentityMap(rank), AffineMap::get(rank, 0, out, context)};
   SmallVector<utils::IteratorType> iterators(rank, utils::IteratorType::parallel);
   iterators.back() = utils::IteratorType::reduction;
-  auto body = [](OpBuilder& inner, Location innerLoc, ValueRange args) {
-    linalg::YieldOp::create(inner, innerLoc, addOf(inner, innerLoc, args[1], args[0]));
+  auto body = [combine](OpBuilder& inner, Location innerLoc, ValueRange args) {
+    linalg::YieldOp::create(inner, innerLoc, combined(inner, innerLoc, combine, args[1], args[0]));
   };
   return linalg::GenericOp::create(b, loc, TypeRange{type}, operands, ValueRange{init}, maps, iterators, body)
       .getResult(0);
@@ -170,7 +170,7 @@ Value buildContraction(OpBuilder& b, Location loc, ArrayRef<const op::ValueType*
   MLIRContext* context = b.getContext();
   RankedTensorType type = tensorType(context, result);
   size_t rank = result.shape.size();  // Loops: the result's dims, then k.
-  Value init = zeroResult(b, loc, emptyResult(b, loc, type, result, types, operands));
+  Value init = startResult(b, loc, op::Combine::kSum, emptyResult(b, loc, type, result, types, operands));
   SmallVector<AffineExpr> x, y;
   for (size_t i = 0; i < rank; ++i) y.push_back(getAffineDimExpr(i, context));
   x.assign(y.begin(), y.end() - 1);
@@ -184,7 +184,7 @@ Value buildContraction(OpBuilder& b, Location loc, ArrayRef<const op::ValueType*
   auto body = [](OpBuilder& inner, Location innerLoc, ValueRange args) {
     Value product = isa<FloatType>(args[0].getType()) ? Value(arith::MulFOp::create(inner, innerLoc, args[0], args[1]))
                                                       : Value(arith::MulIOp::create(inner, innerLoc, args[0], args[1]));
-    linalg::YieldOp::create(inner, innerLoc, addOf(inner, innerLoc, args[2], product));
+    linalg::YieldOp::create(inner, innerLoc, combined(inner, innerLoc, op::Combine::kSum, args[2], product));
   };
   return linalg::GenericOp::create(b, loc, TypeRange{type}, operands, ValueRange{init}, maps, iterators, body)
       .getResult(0);
@@ -226,7 +226,7 @@ FailureOr<Value> buildUnmarked(OpBuilder& b, Location loc, const op::Graph& grap
       return buildElementwise(b, loc, *entry, operandTypes, resultType, operands);
     }
     case op::OperatorKind::kReduction:
-      return buildReduction(b, loc, operandTypes, resultType, operands);
+      return buildReduction(b, loc, def->combine, operandTypes, resultType, operands);
     case op::OperatorKind::kContraction:
       return buildContraction(b, loc, operandTypes, resultType, operands);
     case op::OperatorKind::kComposite:

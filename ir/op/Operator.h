@@ -16,8 +16,15 @@ enum class OperatorKind : uint8_t {
   kComposite,
   kConstant,     ///< No operands; a scalar from the attribute "value".
   kElementwise,  ///< Every result element depends on the elements at its (broadcast) position.
-  kReduction,    ///< Sums over the last dim, which stays with extent 1.
+  kReduction,    ///< Combines the elements of the last dim, which stays with extent 1.
   kContraction,  ///< x[..., M, K] * w[N, K]^T -> [..., M, N].
+};
+
+/// How a reduction combines two elements.
+enum class Combine : uint8_t {
+  kSum,
+  kMaximum,  ///< NaN wins.
+  kMinimum,
 };
 
 /// What an attribute may be.
@@ -66,6 +73,9 @@ struct OperatorDef {
   /// The fp64 reference with error bounds, straight from the formula (never through decompose).
   Status (*reference)(const RefContext& context, const Node& node, std::span<const RefTensor* const> operands,
                       RefTensor& result) = nullptr;
+  Combine combine = Combine::kSum;  ///< Reductions only.
+  /// Elementwise only: more than arithmetic and roots, which devices may have for some types only.
+  bool transcendental = false;
   /// Elementwise only: the scalar function (b is ignored by unary operators).
   double (*scalar)(double a, double b) = nullptr;
   /// Operations (multiply and add count one each) of one evaluation.

@@ -23,6 +23,7 @@ Precision precisionOf(const RefContext& context) {
   const double result = unitRoundoff(context.resultType);
   p.accumulate = unitRoundoff(accumulate);
   p.compute = std::min(p.accumulate, result);
+  p.function = std::min(result, unitRoundoff(DType::kF32));
   p.store = result > p.accumulate ? result : 0.0;
   p.halfSubnormal = smallestSubnormal(context.resultType) / 2;
   p.largest = largestFinite(context.resultType);

@@ -11,12 +11,13 @@ namespace ktune::op {
 
 /// The roundings that an honest implementation makes, as relative errors.
 struct Precision {
-  double accumulate = 0;      ///< Unit roundoff of the contract's accumulation type.
-  double compute = 0;         ///< Of elementwise arithmetic: the finer of accumulation and result type.
-  double store = 0;           ///< Of the result's rounding to its dtype; 0 where arithmetic is no finer than that.
-  double halfSubnormal = 0;   ///< Absolute error of a result that underflows.
-  double largest = 0;         ///< Largest finite value of the result's dtype.
-  double largestPartial = 0;  ///< Of the accumulation type: partial sums beyond it overflow.
+  double accumulate = 0;  ///< Unit roundoff of the contract's accumulation type.
+  double compute = 0;     ///< Of elementwise arithmetic: the finer of accumulation and result type.
+  double function = 0;    ///< Of what functions are computed in: f32, for f64 results f64; nothing accumulates there.
+  double store = 0;       ///< Of the result's rounding to its dtype; 0 where arithmetic is no finer than that.
+  double halfSubnormal = 0;         ///< Absolute error of a result that underflows.
+  double largest = 0;               ///< Largest finite value of the result's dtype.
+  double largestPartial = 0;        ///< Of the accumulation type: partial sums beyond it overflow.
   double halfSubnormalPartial = 0;  ///< Of the accumulation type: absolute error of a term that underflows.
 };
 [[nodiscard]] Precision precisionOf(const RefContext& context);

@@ -372,6 +372,13 @@ Status supported(const Problem& problem, const Target& target) {
     return unsupported(compiles + ("; '" + problem.primitives.valueName(static_cast<int32_t>(v))) + "' is " +
                        std::string(op::dtypeName(type)));
   }
+  for (size_t n = 0; n < problem.primitives.nodes.size() && !cuda; ++n) {
+    const op::OperatorDef* def = op::findOperator(problem.primitives.nodes[n].op);
+    const int32_t value = problem.primitives.resultOf(n);
+    if (def != nullptr && def->transcendental && problem.types[static_cast<size_t>(value)].dtype == op::DType::kF64)
+      return unsupported("the cpu device has " + std::string(def->name) + " for f32 only; '" +
+                         problem.primitives.valueName(value) + "' is f64");
+  }
   return Status::ok();
 }
 

@@ -22,8 +22,8 @@ using BytePair = std::array<unsigned char, 2>;
 template <typename T>
 struct UninitializedAllocator : std::allocator<T> {
   template <typename U>
-  struct rebind {
-    using other = UninitializedAllocator<U>;
+  struct rebind {                             // NOLINT(readability-identifier-naming): the standard's names.
+    using other = UninitializedAllocator<U>;  // NOLINT(readability-identifier-naming)
   };
   template <typename U>
   void construct(U* at) noexcept {

@@ -84,6 +84,49 @@ inline std::vector<Chain> chains() {
     int32_t g = b.input("g", DType::kF32, {Dim::fixed(64)}, true);
     b.output(b.node("rms_norm", {b.node("linear", {x, w}), g}, {{"eps", 1e-6}}));
   });
+  for (const char* name : {"abs", "exp", "tanh", "erf", "relu", "leaky_relu", "sigmoid", "silu", "gelu", "gelu_tanh",
+                           "elu", "selu", "hardsigmoid", "hardtanh", "softplus", "softsign"})
+    chain(name, few, [name](op::GraphBuilder& b, Dim m) {
+      b.output(b.node(name, {b.input("x", DType::kF32, {m, Dim::fixed(203)})}));
+    });
+  chain("logarithms of magnitudes", few, [](op::GraphBuilder& b, Dim m) {
+    b.output(b.node("log", {b.node("abs", {b.input("x", DType::kF32, {m, Dim::fixed(203)})})}));
+  });
+  for (const char* name : {"silu_mul", "gelu_mul", "gelu_tanh_mul"})
+    chain(name, many, [name](op::GraphBuilder& b, Dim m) {
+      int32_t gate = b.input("gate", DType::kF32, {m, Dim::fixed(384)});
+      b.output(b.node(name, {gate, b.input("up", DType::kF32, {m, Dim::fixed(384)})}));
+    });
+  for (const char* name : {"softmax", "log_softmax", "reduce_mean", "reduce_max", "reduce_min"}) {
+    chain(name, many, [name](op::GraphBuilder& b, Dim m) {
+      b.output(b.node(name, {b.input("x", DType::kF32, {m, Dim::fixed(1003)})}));
+    });
+    chain(std::string(name) + " of one row", one, [name](op::GraphBuilder& b, Dim m) {
+      b.output(b.node(name, {b.input("x", DType::kF32, {m, Dim::fixed(5000)})}));
+    });
+  }
+  chain("layer_norm", many, [](op::GraphBuilder& b, Dim m) {
+    int32_t x = b.input("x", DType::kF32, {m, Dim::fixed(515)});
+    int32_t weight = b.input("weight", DType::kF32, {Dim::fixed(515)}, true);
+    b.output(b.node("layer_norm", {x, weight, b.input("bias", DType::kF32, {Dim::fixed(515)}, true)}));
+  });
+  chain("linear + bias + gelu + residual + rms_norm", few, [](op::GraphBuilder& b, Dim m) {
+    int32_t x = b.input("x", DType::kF32, {m, Dim::fixed(128)});
+    int32_t w = b.input("w", DType::kF32, {Dim::fixed(96), Dim::fixed(128)}, true);
+    int32_t bias = b.input("bias", DType::kF32, {Dim::fixed(96)}, true);
+    int32_t residual = b.input("residual", DType::kF32, {m, Dim::fixed(96)});
+    int32_t gain = b.input("gain", DType::kF32, {Dim::fixed(96)}, true);
+    int32_t h = b.node("gelu", {b.node("add", {b.node("linear", {x, w}), bias})});
+    b.output(b.node("rms_norm", {b.node("add", {h, residual}), gain}, {{"eps", 1e-6}}));
+  });
+  chain("residual + rms_norm, both in place", few, [](op::GraphBuilder& b, Dim m) {
+    int32_t x = b.input("x", DType::kF32, {m, Dim::fixed(320)});
+    int32_t residual = b.input("residual", DType::kF32, {m, Dim::fixed(320)});
+    int32_t weight = b.input("weight", DType::kF32, {Dim::fixed(320)}, true);
+    int32_t sum = b.node("add", {x, residual});
+    b.output(sum, residual);
+    b.output(b.node("rms_norm", {sum, weight}, {{"eps", 1e-6}}), x);
+  });
   // Rows that lie apart in memory, as in a slice of a wider tensor.
   auto apart = [&](std::string name, Result<op::Graph> graph, int64_t stride) {
     if (!graph) return;
@@ -114,6 +157,12 @@ inline std::vector<Chain> cudaChains() {
     add("linear" + suffix, op::makeLinear(few, 128, 384, type));
     add("linear many rows" + suffix, op::makeLinear(many, 136, 200, type));
     add("linear odd" + suffix, op::makeLinear(many, 51, 77, type));
+    for (const char* name : {"softmax", "silu", "gelu", "elu"}) {
+      op::GraphBuilder b;
+      const int32_t m = b.symbol("M", 2, 16, {16});
+      b.output(b.node(name, {b.input("x", type, {Dim::symbolic(m), Dim::fixed(520)})}));
+      add(name + suffix, b.finish());
+    }
   }
   op::GraphBuilder b;
   const int32_t m = b.symbol("M", 2, 40, {40});

@@ -200,7 +200,7 @@ TEST(Canonical, RoundTripsRandomGraphs) {
 
 TEST(Canonical, RandomGraphsCoverTheTable) {
   std::map<std::string, int> count;
-  for (uint64_t seed = 0; seed < 1000; ++seed) {
+  for (uint64_t seed = 0; seed < 8000; ++seed) {
     for (const Node& node : test::randomGraph(seed).nodes) ++count[node.op];
   }
   for (const OperatorDef* def : operatorTable()) EXPECT_GE(count[std::string(def->name)], 20) << def->name;

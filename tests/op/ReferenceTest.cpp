@@ -626,9 +626,11 @@ TEST(Reference, CompositesAgreeWithTheirExpansion) {
           continue;
         }
         ++compared;
-        // What cancels keeps the error of what it came from, which the bound knows.
-        EXPECT_LE(std::fabs(va - vb), 1e-12 * std::fabs(va) + 1e-6 * std::min(x.bounds[i], y.bounds[i]))
-            << seed << " " << va << " " << vb;
+        // What cancels keeps the error of what it came from, which the bound knows: the reference's own roundings
+        // are all of it where the contract is in f64.
+        const double share = in[0].values.empty() || graph.inputs[0].type.dtype == DType::kF64 ? 1 : 1e-6;
+        EXPECT_LE(std::fabs(va - vb), 1e-12 * std::fabs(va) + share * std::min(x.bounds[i], y.bounds[i]))
+            << seed << " " << va << " " << vb << " " << graph.nodes[0].op << " " << graph.nodes.back().op;
       }
     }
   }
@@ -677,6 +679,11 @@ TEST(Bounds, CompositesInRandomGraphsAreAlike) {
       if (std::isinf(a.bounds[i]) || std::isinf(b.bounds[i])) continue;  // a pole touched by one of them only
       most = std::max(most, ratio);
       least = std::min(least, ratio);
+      if (ratio < 8 && ratio > 1.0 / 8) continue;
+      std::string ops;
+      for (const Node& node : graph.nodes) ops += node.op + " ";
+      ADD_FAILURE() << seed << ": " << ops << a.values[i] << " +- " << a.bounds[i] << ", expanded " << b.bounds[i];
+      break;
     }
   }
   EXPECT_LT(most, 8);

@@ -89,7 +89,10 @@ struct CpuCompiler::State {
     PassManager passes(&context);
     if (stage >= Stage::kDecomposed) passes.addPass(ir::createDecomposePass());
     if (stage >= Stage::kTiles) passes.addPass(ir::createGeneratePass());
-    if (stage >= Stage::kVector) passes.addPass(createTileToVectorPass());
+    if (stage >= Stage::kVector) {
+      passes.addPass(createTileToVectorPass());
+      passes.addPass(createMathPass());
+    }
     if (stage >= Stage::kLlvm) {
       passes.addPass(createSCFToControlFlowPass());
       passes.addPass(createConvertVectorToLLVMPass());

@@ -1,6 +1,8 @@
 #include "ir/emit/cpu/TileToVector.h"
 
 #include "ir/lower/Lower.h"
+#include "mlir/Dialect/Math/Transforms/Passes.h"
+#include "mlir/Transforms/GreedyPatternRewriteDriver.h"
 
 namespace ktune::emit {
 
@@ -319,15 +321,20 @@ class Emitter {
     tiles[mma.getResult()] = accumulator;
   }
 
-  Value sumAcross(Value vector) {
-    return vector::ReductionOp::create(b, loc, vector::CombiningKind::ADD, vector, arith::FastMathFlags::reassoc);
+  Value acrossLanes(op::Combine combine, Value vector) {
+    using enum vector::CombiningKind;
+    const auto kind = combine == op::Combine::kSum ? ADD : combine == op::Combine::kMaximum ? MAXIMUMF : MINIMUMF;
+    return vector::ReductionOp::create(b, loc, kind, vector,
+                                       kind == ADD ? arith::FastMathFlags::reassoc : arith::FastMathFlags::none);
   }
+  /// The verifiers have seen to it that COMBINE is one.
+  static op::Combine combineOf(StringRef combine) { return *ir::combineOf(combine); }
 
   /// Sums the lanes of a partial tile, giving an ordinary one.
   Tile finishPartial(const Tile& partial, Value value) {
     Tile tile = emptyTile(value);
     SmallVector<Value> sums;
-    for (Value piece : partial.pieces) sums.push_back(sumAcross(piece));
+    for (Value piece : partial.pieces) sums.push_back(acrossLanes(op::Combine::kSum, piece));
     if (tile.lanes == 1) {
       tile.pieces = sums;
       return tile;
@@ -341,6 +348,7 @@ class Emitter {
   }
 
   void emitReduce(ir::ReduceOp reduce) {
+    const op::Combine combine = combineOf(reduce.getCombine());
     Tile tile = tiles[reduce.getTile()];
     Tile result = emptyTile(reduce.getResult());
     for (int64_t i = 0; i < tile.rows; ++i) {
@@ -350,11 +358,11 @@ class Emitter {
       while (pieces.size() > 1) {
         SmallVector<Value> half;
         for (size_t p = 0; p + 1 < pieces.size(); p += 2)
-          half.push_back(arith::AddFOp::create(b, loc, pieces[p], pieces[p + 1]));
+          half.push_back(ir::combined(b, loc, combine, pieces[p], pieces[p + 1]));
         if (pieces.size() % 2) half.push_back(pieces.back());
         pieces = half;
       }
-      result.at(i, 0) = tile.lanes == 1 ? pieces[0] : sumAcross(pieces[0]);
+      result.at(i, 0) = tile.lanes == 1 ? pieces[0] : acrossLanes(combine, pieces[0]);
     }
     tiles[reduce.getResult()] = result;
   }
@@ -379,13 +387,15 @@ class Emitter {
   void emitMask(ir::MaskOp mask) {
     Tile tile = tiles[mask.getTile()];
     Value column = scalars.lookup(mask.getColumn()), limit = scalars.lookup(mask.getLimit());
-    Type type = pieceType(elementOf(mask.getResult()), tile.lanes);
+    Type element = elementOf(mask.getResult());
+    Value neutral =
+        splat(pieceType(element, tile.lanes), cast<TypedAttr>(ir::identityOf(combineOf(mask.getCombine()), element)));
     for (int64_t p = 0; p < tile.perRow(); ++p) {
       Value at = add(column, p * tile.lanes);
       Value inside = tile.lanes > 1 ? laneMask(at, limit, tile.lanes)
                                     : Value(arith::CmpIOp::create(b, loc, arith::CmpIPredicate::slt, at, limit));
       for (int64_t i = 0; i < tile.rows; ++i)
-        tile.at(i, p) = arith::SelectOp::create(b, loc, inside, tile.at(i, p), zero(type));
+        tile.at(i, p) = arith::SelectOp::create(b, loc, inside, tile.at(i, p), neutral);
     }
     tiles[mask.getResult()] = tile;
   }
@@ -491,13 +501,35 @@ struct TileToVectorPass : PassWrapper<TileToVectorPass, OperationPass<ModuleOp>>
   }
 };
 
+struct MathPass : PassWrapper<MathPass, OperationPass<ModuleOp>> {
+  MLIR_DEFINE_EXPLICIT_INTERNAL_INLINE_TYPE_ID(MathPass)
+  void getDependentDialects(DialectRegistry& registry) const final { ir::registerDialects(registry); }
+  StringRef getArgument() const final { return "ktune-math"; }
+  StringRef getDescription() const final { return "Make polynomials of exp, log, tanh and erf of f32"; }
+  void runOnOperation() final {
+    RewritePatternSet patterns(&getContext());
+    populateMathPolynomialApproximationPatterns(patterns, [](StringRef name) {
+      return name == math::ExpOp::getOperationName() || name == math::LogOp::getOperationName() ||
+             name == math::TanhOp::getOperationName() || name == math::ErfOp::getOperationName();
+    });
+    // Nothing else is rewritten: folding would take time, and LLVM does it.
+    GreedyRewriteConfig config;
+    config.enableFolding(false).enableConstantCSE(false);
+    if (mlir::failed(applyPatternsGreedily(getOperation(), std::move(patterns), config))) signalPassFailure();
+  }
+};
+
 }  // namespace
 
 std::unique_ptr<Pass> createTileToVectorPass() {
   return std::make_unique<TileToVectorPass>();
 }
+std::unique_ptr<Pass> createMathPass() {
+  return std::make_unique<MathPass>();
+}
 void registerCpuPasses() {
   registerPass(createTileToVectorPass);
+  registerPass(createMathPass);
 }
 
 }  // namespace ktune::emit

@@ -11,6 +11,8 @@ namespace ktune::emit {
 /// multiple of it become scalars); a tile that a matrix product accumulates becomes one vector of partial sums per
 /// element, summed across once at the end. Layout follows from the schedule; nothing is decided here.
 std::unique_ptr<mlir::Pass> createTileToVectorPass();
+/// ktune-math: exp, log, tanh and erf of f32 vectors become polynomials, since the artefact links to no library.
+std::unique_ptr<mlir::Pass> createMathPass();
 void registerCpuPasses();
 
 }  // namespace ktune::emit

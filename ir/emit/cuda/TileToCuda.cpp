@@ -77,11 +77,49 @@ class KernelPrinter {
   }
 
  private:
-  static constexpr const char* kReserved[] = {
-      "L",     "i",    "j",     "shared", "rowTile", "columnTile",  "int",     "float",   "double",
-      "const", "for",  "if",    "void",   "char",    "long",        "short",   "auto",    "this",
-      "least", "load", "store", "mask",   "sumRows", "inverseRoot", "maximum", "minimum", "bf16",
-      "f16",   "f32",  "f64",   "int64",  "uint32",  "uint16"};
+  static constexpr const char* kReserved[] = {"Sum",
+                                              "Maximum",
+                                              "Minimum",
+                                              "magnitude",
+                                              "exponential",
+                                              "logarithm",
+                                              "hyperbolicTangent",
+                                              "errorFunction",
+                                              "squareRoot",
+                                              "widen",
+                                              "L",
+                                              "i",
+                                              "j",
+                                              "shared",
+                                              "rowTile",
+                                              "columnTile",
+                                              "int",
+                                              "float",
+                                              "double",
+                                              "const",
+                                              "for",
+                                              "if",
+                                              "void",
+                                              "char",
+                                              "long",
+                                              "short",
+                                              "auto",
+                                              "this",
+                                              "least",
+                                              "load",
+                                              "store",
+                                              "mask",
+                                              "reduceRows",
+                                              "inverseRoot",
+                                              "maximum",
+                                              "minimum",
+                                              "bf16",
+                                              "f16",
+                                              "f32",
+                                              "f64",
+                                              "int64",
+                                              "uint32",
+                                              "uint16"};
   func::FuncOp kernel;
   KernelSchedule s;
   bool combined = false;
@@ -370,6 +408,16 @@ class KernelPrinter {
       hint = "root", value = "squareRoot(" + a() + ")";
     } else if (isa<math::RsqrtOp>(op)) {
       hint = "scale", value = "inverseRoot(" + a() + ")";
+    } else if (isa<math::AbsFOp>(op)) {
+      hint = "magnitude", value = "magnitude(" + a() + ")";
+    } else if (isa<math::ExpOp>(op)) {
+      hint = "power", value = "exponential(" + a() + ")";
+    } else if (isa<math::LogOp>(op)) {
+      hint = "logarithm", value = "logarithm(" + a() + ")";
+    } else if (isa<math::TanhOp>(op)) {
+      hint = "tangent", value = "hyperbolicTangent(" + a() + ")";
+    } else if (isa<math::ErfOp>(op)) {
+      hint = "error", value = "errorFunction(" + a() + ")";
     } else {
       return fail("no CUDA C++ for " + op.getName().getStringRef().str());
     }
@@ -405,18 +453,23 @@ class KernelPrinter {
          index(store.getColumn()) + ", " + index(store.getRowLimit()) + ", " + index(store.getColumnLimit()) + ");");
   }
 
+  static const char* combineClass(StringRef combine) {
+    return combine == "sum" ? "Sum" : combine == "maximum" ? "Maximum" : "Minimum";
+  }
+
   void printMask(ir::MaskOp mask) {
     const std::string array = arrayOf(mask.getTile());
     line(declare(mask.getResult(), "masked") + ";");
-    line("mask<L>(" + tiles[mask.getResult()].text + ", " + array + ", " + index(mask.getColumn()) + ", " +
-         index(mask.getLimit()) + ");");
+    line("mask<L, " + std::string(combineClass(mask.getCombine())) + ">(" + tiles[mask.getResult()].text + ", " +
+         array + ", " + index(mask.getColumn()) + ", " + index(mask.getLimit()) + ");");
   }
 
   void printReduce(ir::ReduceOp reduce) {
     const std::string array = arrayOf(reduce.getTile());
-    line(declare(reduce.getResult(), "total") + ";");
+    line(declare(reduce.getResult(), reduce.getCombine() == "sum" ? "total" : "extreme") + ";");
     const bool last = --reductionsLeft == 0 && !reduce->getParentOfType<scf::ForOp>();
-    line("sumRows<L, " + std::string(flag(!last)) + ">(" + tiles[reduce.getResult()].text + ", " + array + ");");
+    line("reduceRows<L, " + std::string(combineClass(reduce.getCombine())) + ", " + flag(!last) + ">(" +
+         tiles[reduce.getResult()].text + ", " + array + ");");
   }
 
   void printContract(ir::ContractOp contract) {

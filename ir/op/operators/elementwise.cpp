@@ -1,4 +1,5 @@
-// Scalar operators with numpy broadcasting: add sub mul div maximum minimum neg sqrt rsqrt.
+// Scalar operators with numpy broadcasting: arithmetic, minimum and maximum, roots, and the transcendental functions
+// that others are made of.
 //
 // Each is one rule: its value, how errors of its operands propagate to first order, and how many units of roundoff
 // an honest implementation may add. 0 units: the result is exact, whatever the operands.
@@ -89,6 +90,47 @@ struct Rsqrt {
   }
 };
 
+struct Abs {
+  static constexpr double kUnits = 0;
+  static double value(double a, double) { return std::fabs(a); }
+  static double propagate(double, double, double da, double) { return da; }
+};
+// Units: expf, logf and erff err by 2 ulp, tanhf by 2 (CUDA C++ Programming Guide), polynomials on the host by some
+// more; one ulp is up to two units.
+struct Exp {
+  static constexpr double kUnits = 8;
+  static constexpr bool kTranscendental = true;
+  static double value(double a, double) { return std::exp(a); }
+  static double propagate(double a, double, double da, double) { return std::exp(a) * std::expm1(da); }
+};
+struct Log {
+  static constexpr double kUnits = 8;
+  // Subnormal operands may be taken for zero.
+  static bool judges(double a) { return !(a > 0 && a < 1.1754943508222875e-38); }
+  static constexpr bool kTranscendental = true;
+  static double value(double a, double) { return std::log(a); }
+  static double propagate(double a, double, double da, double) {
+    if (da == 0) return 0;
+    return a <= da ? kInfinity : da / (a - da);  // below 0 it is NaN
+  }
+};
+struct Tanh {
+  static constexpr double kUnits = 12;
+  static constexpr bool kTranscendental = true;
+  static double value(double a, double) { return std::tanh(a); }
+  static double propagate(double, double, double da, double) { return da; }
+};
+struct Erf {
+  static constexpr double kUnits = 12;
+  static constexpr bool kTranscendental = true;
+  static double value(double a, double) { return std::erf(a); }
+  static double propagate(double, double, double da, double) { return 1.1283791670955126 * da; }  // 2 / sqrt(pi)
+};
+
+template <typename Rule>
+concept IsTranscendental = requires {
+  Rule::kTranscendental;
+};
 template <typename Rule>
 concept HasInteger = requires(int64_t a) {
   Rule::integer(a, a);
@@ -159,7 +201,11 @@ double elementBound(double a, double b, double y, double da, double db, const Pr
     // 1 / inf, max(-inf, x): what is finite errs by what its operands err at most.
     return std::isfinite(y) ? da + db : (std::isinf(da) || std::isinf(db) ? kInfinity : 0.0);
   }
+  if constexpr (requires { Rule::judges(a); }) {
+    if (!Rule::judges(a)) return kInfinity;
+  }
   const double propagated = Rule::propagate(a, b, da, db);
+  if constexpr (IsTranscendental<Rule>) return settle(y, propagated, Rule::kUnits * precision.function, precision);
   if constexpr (Rule::kUnits == 0) return std::isfinite(y) ? propagated : settle(y, propagated, 0, precision);
   return settle(y, propagated, Rule::kUnits * precision.compute, precision);
 }
@@ -218,6 +264,7 @@ OperatorDef define(std::string_view name, int operandCount, std::string_view sum
   def.infer = inferElementwise<Rule>;
   def.reference = elementwiseReference<Rule>;
   def.scalar = Rule::value;
+  def.transcendental = IsTranscendental<Rule>;
   def.operations = elementwiseOperations;
   return def;
 }
@@ -225,7 +272,8 @@ OperatorDef define(std::string_view name, int operandCount, std::string_view sum
 }  // namespace
 
 extern const OperatorDef kOperator_add, kOperator_sub, kOperator_mul, kOperator_div, kOperator_maximum,
-    kOperator_minimum, kOperator_neg, kOperator_sqrt, kOperator_rsqrt;
+    kOperator_minimum, kOperator_neg, kOperator_sqrt, kOperator_rsqrt, kOperator_abs, kOperator_exp, kOperator_log,
+    kOperator_tanh, kOperator_erf;
 
 const OperatorDef kOperator_add = define<Add>("add", 2, "y = a + b (i32 wraps)");
 const OperatorDef kOperator_sub = define<Sub>("sub", 2, "y = a - b (i32 wraps)");
@@ -236,5 +284,10 @@ const OperatorDef kOperator_minimum = define<Minimum>("minimum", 2, "y = min(a, 
 const OperatorDef kOperator_neg = define<Neg>("neg", 1, "y = -a");
 const OperatorDef kOperator_sqrt = define<Sqrt>("sqrt", 1, "y = sqrt(a)");
 const OperatorDef kOperator_rsqrt = define<Rsqrt>("rsqrt", 1, "y = 1 / sqrt(a)");
+const OperatorDef kOperator_abs = define<Abs>("abs", 1, "y = |a|");
+const OperatorDef kOperator_exp = define<Exp>("exp", 1, "y = e^a");
+const OperatorDef kOperator_log = define<Log>("log", 1, "y = ln(a); NaN below 0");
+const OperatorDef kOperator_tanh = define<Tanh>("tanh", 1, "y = tanh(a)");
+const OperatorDef kOperator_erf = define<Erf>("erf", 1, "y = erf(a)");
 
 }  // namespace ktune::op

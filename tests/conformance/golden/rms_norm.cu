@@ -22,7 +22,7 @@ ktune_rms_norm_bf16_M_3__16_f24f7c85(const bf16* __restrict__ x, const bf16* __r
     }
   }
   float total[L::kRows][1];
-  sumRows<L, false>(total, product);
+  reduceRows<L, Sum, false>(total, product);
   float product2[L::kRows][1];
   float sum[L::kRows][1];
   float scale[L::kRows][1];

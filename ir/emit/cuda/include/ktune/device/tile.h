@@ -84,56 +84,90 @@ __device__ inline void store(
   }
 }
 
-/// Zeroes the columns at or past LIMIT.
-template <typename L, typename V, int ROWS>
+/// How a reduction combines two elements, and the one that changes no result.
+struct Sum {
+  template <typename V>
+  __device__ static V of(V a, V b) {
+    return a + b;
+  }
+  template <typename V>
+  __device__ static V neutral() {
+    return V(0);
+  }
+};
+struct Maximum {
+  template <typename V>
+  __device__ static V of(V a, V b) {
+    return maximum(a, b);
+  }
+  template <typename V>
+  __device__ static V neutral() {
+    return -infinity<V>();
+  }
+};
+struct Minimum {
+  template <typename V>
+  __device__ static V of(V a, V b) {
+    return minimum(a, b);
+  }
+  template <typename V>
+  __device__ static V neutral() {
+    return infinity<V>();
+  }
+};
+
+/// Gives the columns at or past LIMIT what changes no result of OP.
+template <typename L, typename OP, typename V, int ROWS>
 __device__ inline void mask(V (&result)[ROWS][L::kColumns], const V (&tile)[ROWS][L::kColumns], int64 column,
                             int64 limit) {
 #pragma unroll
   for (int i = 0; i < ROWS; ++i) {
 #pragma unroll
-    for (int j = 0; j < L::kColumns; ++j) result[i][j] = column + L::column(j) < limit ? tile[i][j] : V(0);
+    for (int j = 0; j < L::kColumns; ++j)
+      result[i][j] = column + L::column(j) < limit ? tile[i][j] : OP::template neutral<V>();
   }
 }
 
-/// sums[i][0] = the sum of row(i) over all columns of the tile, in every thread of the row. The order is fixed: lane by
-/// lane in each thread, then a butterfly over the warp, then warp by warp. AGAIN: another sum follows.
-template <typename L, bool AGAIN, typename V>
-__device__ inline void sumRows(V (&sums)[L::kRows][1], const V (&tile)[L::kRows][L::kColumns]) {
+/// results[i][0] = row(i) combined by OP over all columns of the tile, in every thread of the row. The order is fixed:
+/// lane by lane in each thread, then a butterfly over the warp, then warp by warp. AGAIN: another reduction follows.
+template <typename L, typename OP, bool AGAIN, typename V>
+__device__ inline void reduceRows(V (&results)[L::kRows][1], const V (&tile)[L::kRows][L::kColumns]) {
   constexpr int kInWarp = L::kColumnThreads < 32 ? L::kColumnThreads : 32;
   constexpr int kWarps = L::kColumnThreads / kInWarp;
 #pragma unroll
   for (int i = 0; i < L::kRows; ++i) {
-    // Lanes have partial sums of their own: fewer additions wait for each other, and fewer roundings meet one sum.
+    // Lanes have partial results of their own: fewer steps wait for each other, and fewer roundings meet one sum.
     V partial[L::kLanes];
 #pragma unroll
     for (int l = 0; l < L::kLanes; ++l) {
       partial[l] = tile[i][l];
 #pragma unroll
-      for (int j = L::kLanes; j < L::kColumns; j += L::kLanes) partial[l] += tile[i][j + l];
+      for (int j = L::kLanes; j < L::kColumns; j += L::kLanes) partial[l] = OP::of(partial[l], tile[i][j + l]);
     }
-    V sum = partial[0];
+    V result = partial[0];
 #pragma unroll
-    for (int l = 1; l < L::kLanes; ++l) sum += partial[l];
+    for (int l = 1; l < L::kLanes; ++l) result = OP::of(result, partial[l]);
 #pragma unroll
-    for (int offset = kInWarp / 2; offset > 0; offset /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, offset);
-    sums[i][0] = sum;
+    for (int offset = kInWarp / 2; offset > 0; offset /= 2)
+      result = OP::of(result, __shfl_xor_sync(0xffffffffu, result, offset));
+    results[i][0] = result;
   }
   if constexpr (kWarps > 1) {
     __shared__ V scratch[L::kRowThreads * L::kRows][kWarps];
     const int warp = int(threadIdx.x) % L::kColumnThreads / 32;
     if (threadIdx.x % 32 == 0) {
 #pragma unroll
-      for (int i = 0; i < L::kRows; ++i) scratch[L::row(i)][warp] = sums[i][0];
+      for (int i = 0; i < L::kRows; ++i) scratch[L::row(i)][warp] = results[i][0];
     }
     __syncthreads();
 #pragma unroll
     for (int i = 0; i < L::kRows; ++i) {
-      V sum = scratch[L::row(i)][0];
+      V result = scratch[L::row(i)][0];
 #pragma unroll
-      for (int w = 1; w < kWarps; ++w) sum += scratch[L::row(i)][w];
-      sums[i][0] = sum;
+      for (int w = 1; w < kWarps; ++w) result = OP::of(result, scratch[L::row(i)][w]);
+      results[i][0] = result;
     }
-    if constexpr (AGAIN) __syncthreads();  // The next sum writes the same scratch.
+    if constexpr (AGAIN) __syncthreads();  // The next one may write the same scratch.
   }
 }
 

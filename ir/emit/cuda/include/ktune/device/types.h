@@ -195,6 +195,46 @@ __device__ inline float squareRoot(float x) {
 __device__ inline double squareRoot(double x) {
   return ::sqrt(x);
 }
+__device__ inline float magnitude(float x) {
+  return fabsf(x);
+}
+__device__ inline double magnitude(double x) {
+  return ::fabs(x);
+}
+__device__ inline float exponential(float x) {
+  return expf(x);
+}
+__device__ inline double exponential(double x) {
+  return ::exp(x);
+}
+__device__ inline float logarithm(float x) {
+  return logf(x);
+}
+__device__ inline double logarithm(double x) {
+  return ::log(x);
+}
+__device__ inline float hyperbolicTangent(float x) {
+  return tanhf(x);
+}
+__device__ inline double hyperbolicTangent(double x) {
+  return ::tanh(x);
+}
+__device__ inline float errorFunction(float x) {
+  return erff(x);
+}
+__device__ inline double errorFunction(double x) {
+  return ::erf(x);
+}
+template <typename V>
+__device__ inline V infinity();
+template <>
+__device__ inline float infinity<float>() {
+  return __int_as_float(0x7f800000);
+}
+template <>
+__device__ inline double infinity<double>() {
+  return __longlong_as_double(0x7ff0000000000000ll);
+}
 /// NaN when either operand is.
 template <typename V>
 __device__ inline V maximum(V a, V b) {
