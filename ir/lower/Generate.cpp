@@ -234,7 +234,7 @@ class KernelBuilder {
       return load(value, step, isOne(rowsOf(value)) ? 0 : s.prefetch);
     Operation* source = computation.nodes[problem.primitives.producerOf(value)];
     if (auto constant = dyn_cast<arith::ConstantOp>(source)) {
-      Value result = splat(type, constant.getValue());
+      Value result = splat(type, cast<DenseElementsAttr>(constant.getValue()).getSplatValue<Attribute>());
       if (Attribute exact = constant->getAttr(kValueAttr)) result.getDefiningOp()->setAttr(kValueAttr, exact);
       return result;
     }
@@ -246,11 +246,9 @@ class KernelBuilder {
       }
       return mapBody(generic, type, step);
     }
-    // An elementwise operation on scalars.
-    SmallVector<Value> operands;
-    for (Value operand : source->getOperands())
-      operands.push_back(broadcast(evaluate(computation.ids.lookup(operand), step), type));
-    return clone(source, operands, type);
+    failed = true;
+    source->emitError("is no primitive");
+    return zeros(type);
   }
 
   Value clone(Operation* scalar, ArrayRef<Value> operands, RankedTensorType type) {
@@ -271,13 +269,7 @@ class KernelBuilder {
     Block& body = *generic.getBody();
     for (Operation& scalar : body.without_terminator()) {
       SmallVector<Value> operands;
-      for (Value operand : scalar.getOperands()) {
-        auto known = mapped.find(operand);
-        // A scalar from outside the body is a constant or scalar node of the same kernel.
-        operands.push_back(known != mapped.end() ? known->second
-                                                 : broadcast(evaluate(computation.ids.lookup(operand), step),
-                                                             type.clone(operand.getType())));
-      }
+      for (Value operand : scalar.getOperands()) operands.push_back(mapped.lookup(operand));
       mapped[scalar.getResult(0)] = clone(&scalar, operands, type);
     }
     return mapped.lookup(body.getTerminator()->getOperand(0));
@@ -291,6 +283,15 @@ class KernelBuilder {
       result = arith::ExtFOp::create(b, loc, tileType(value, step).clone(storedElement(value)), result);
     StoreTileOp::create(b, loc, result, buffers[value], oneRow ? zero : step.row, oneColumn ? zero : step.column,
                         oneRow ? Value() : step.rowLimit, oneColumn ? Value() : step.columnLimit, streams(value));
+  }
+
+  /// Stores the group's outputs that WANTED accepts. All are computed first: an output may lie in the memory of an
+  /// input that another one is made of.
+  void storeOutputs(Step& step, llvm::function_ref<bool(int32_t)> wanted) {
+    for (int32_t output : group.outputs)
+      if (wanted(output)) (void)evaluate(output, step);
+    for (int32_t output : group.outputs)
+      if (wanted(output)) store(output, step);
   }
 
   /// Non-temporal stores need every vector aligned: whole rows of vectors from an aligned start.
@@ -340,8 +341,7 @@ class KernelBuilder {
       evaluateColumnless(outer, 0);
       steps(columnBegin, columnEnd, chunk, divides, {}, [&](Value column, Value limit, ValueRange) {
         Step step{position, column, 1, chunk, Value(), limit, outer.tiles};
-        for (int32_t output : group.outputs)
-          if (!isOne(flatColumns(output)) || isOne(space.columns)) store(output, step);
+        storeOutputs(step, [&](int32_t v) { return !isOne(flatColumns(v)) || isOne(space.columns); });
         return SmallVector<Value>();
       });
       // Outputs of one column beside wider ones: stored once a row, by the tile that holds the first column.
@@ -390,8 +390,7 @@ class KernelBuilder {
   }
 
   void storeColumnless(Step& step) {
-    for (int32_t output : group.outputs)
-      if (isOne(flatColumns(output))) store(output, step);
+    storeOutputs(step, [&](int32_t v) { return isOne(flatColumns(v)); });
   }
 
   // --- row: reductions along rows, then elementwise -----------------------------------------------------------------
@@ -429,8 +428,7 @@ class KernelBuilder {
     if (!wide) return;
     steps(index(0), columnCount, chunk, columnsDivide, {}, [&](Value column, Value limit, ValueRange) {
       Step step{outer.row, column, outer.rows, chunk, outer.rowLimit, limit, outer.tiles};
-      for (int32_t output : group.outputs)
-        if (!isOne(flatColumns(output))) store(output, step);
+      storeOutputs(step, [&](int32_t v) { return !isOne(flatColumns(v)); });
       return SmallVector<Value>();
     });
   }
@@ -461,14 +459,12 @@ class KernelBuilder {
 
   /// Every output at STEP; those of one column beside wider ones once a row, by the tile that holds the first column.
   void storeAll(Step& step, Value columnTile) {
-    bool columnless = false;
-    for (int32_t output : group.outputs) {
-      if (!isOne(flatColumns(output)) || isOne(space.columns))
-        store(output, step);
-      else
-        columnless = true;
-    }
-    if (!columnless) return;
+    const auto wide = [&](int32_t v) { return !isOne(flatColumns(v)) || isOne(space.columns); };
+    // What is stored last is computed first, too.
+    for (int32_t output : group.outputs)
+      if (!wide(output)) (void)evaluate(output, step);
+    storeOutputs(step, wide);
+    if (llvm::all_of(group.outputs, wide)) return;
     Value first = arith::CmpIOp::create(b, loc, arith::CmpIPredicate::eq, columnTile, index(0));
     auto once = scf::IfOp::create(b, loc, first, /*withElseRegion=*/false);
     OpBuilder::InsertionGuard guard(b);
@@ -509,7 +505,7 @@ class KernelBuilder {
       const op::Combine combine = combineOf(value);
       step.tiles[value] = reducedRows(combine, masked(combine, addend, step.column, limit));
     }
-    for (int32_t output : group.outputs) store(output, step);
+    storeOutputs(step, [](int32_t) { return true; });
   }
 
   void buildCudaContraction() {
@@ -669,7 +665,7 @@ class KernelBuilder {
     auto finish = [&](Value row, Value column, Value accumulator) {
       Step step{row, column, s.registerRows, s.registerColumns, rowLimit, columnLimit, DenseMap<int32_t, Value>()};
       step.tiles[result] = accumulator;
-      for (int32_t output : group.outputs) store(output, step);
+      storeOutputs(step, [](int32_t) { return true; });
     };
 
     if (s.blockK == 0 || s.blockK >= depth.factor) {

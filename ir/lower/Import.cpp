@@ -110,33 +110,18 @@ Value buildElementwise(OpBuilder& b, Location loc, const ScalarEntry& entry, Arr
                        const op::ValueType& result, ValueRange operands) {
   MLIRContext* context = b.getContext();
   RankedTensorType type = tensorType(context, result);
-  if (result.shape.empty()) {  // Scalars stay scalars.
-    auto scalar = op::isFloat(result.dtype) ? entry.onFloats : entry.onIntegers;
-    return scalar(b, loc, operands[0], operands.size() > 1 ? operands[1] : Value());
-  }
-  // Rank-0 operands are captured by the body; the others are indexed.
-  SmallVector<Value> ins;
   SmallVector<AffineMap> maps;
-  SmallVector<const op::ValueType*> inTypes;
-  for (size_t i = 0; i < operands.size(); ++i) {
-    if (types[i]->shape.empty()) continue;
-    ins.push_back(operands[i]);
-    inTypes.push_back(types[i]);
-    maps.push_back(broadcastMap(context, types[i]->shape, result.shape));
-  }
+  for (const op::ValueType* operand : types) maps.push_back(broadcastMap(context, operand->shape, result.shape));
   maps.push_back(b.getMultiDimIdentityMap(result.shape.size()));
-  Value empty = emptyResult(b, loc, type, result, inTypes, ins);
+  Value empty = emptyResult(b, loc, type, result, types, operands);
   SmallVector<utils::IteratorType> iterators(result.shape.size(), utils::IteratorType::parallel);
   auto body = [&](OpBuilder& inner, Location innerLoc, ValueRange args) {
-    SmallVector<Value> scalars;
-    size_t next = 0;
-    for (size_t i = 0; i < operands.size(); ++i)
-      scalars.push_back(types[i]->shape.empty() ? operands[i] : args[next++]);
     auto scalar = op::isFloat(result.dtype) ? entry.onFloats : entry.onIntegers;
-    Value value = scalar(inner, innerLoc, scalars[0], scalars.size() > 1 ? scalars[1] : Value());
+    Value value = scalar(inner, innerLoc, args[0], operands.size() > 1 ? args[1] : Value());
     linalg::YieldOp::create(inner, innerLoc, value);
   };
-  return linalg::GenericOp::create(b, loc, TypeRange{type}, ins, ValueRange{empty}, maps, iterators, body).getResult(0);
+  return linalg::GenericOp::create(b, loc, TypeRange{type}, operands, ValueRange{empty}, maps, iterators, body)
+      .getResult(0);
 }
 
 /// The result that reductions and contractions start from.
@@ -208,15 +193,16 @@ FailureOr<Value> buildUnmarked(OpBuilder& b, Location loc, const op::Graph& grap
   SmallVector<const op::ValueType*> operandTypes = lookUp(*types, node);
   switch (def->kind) {
     case op::OperatorKind::kConstant: {
-      Type type = elementType(b.getContext(), resultType.dtype);
+      RankedTensorType type = tensorType(b.getContext(), resultType);
+      Type element = type.getElementType();
       double value = op::numberAttribute(node, "value");
-      if (auto floating = dyn_cast<FloatType>(type)) {
-        auto constant = arith::ConstantOp::create(b, loc, b.getFloatAttr(floating, value));
-        // A kernel that computes wider than it stores may use the constant as it was written.
-        if (floating.getWidth() < 32) constant->setAttr(kValueAttr, b.getF64FloatAttr(value));
-        return Value(constant);
-      }
-      return Value(arith::ConstantOp::create(b, loc, b.getIntegerAttr(type, static_cast<int64_t>(value))));
+      auto floating = dyn_cast<FloatType>(element);
+      Attribute rounded = floating ? Attribute(b.getFloatAttr(floating, value))
+                                   : Attribute(b.getIntegerAttr(element, static_cast<int64_t>(value)));
+      auto constant = arith::ConstantOp::create(b, loc, DenseElementsAttr::get(type, rounded));
+      // A kernel that computes wider than it stores may use the constant as it was written.
+      if (floating && floating.getWidth() < 32) constant->setAttr(kValueAttr, b.getF64FloatAttr(value));
+      return Value(constant);
     }
     case op::OperatorKind::kElementwise: {
       const auto* entry = llvm::find_if(kScalars, [&](const ScalarEntry& e) { return e.name == node.op; });

@@ -26,6 +26,8 @@ Precision precisionOf(const RefContext& context) {
   p.function = std::min(result, unitRoundoff(DType::kF32));
   p.store = result > p.accumulate ? result : 0.0;
   p.halfSubnormal = smallestSubnormal(context.resultType) / 2;
+  p.smallestNormal = context.resultType == DType::kF64 ? std::numeric_limits<double>::min()
+                                                       : static_cast<double>(std::numeric_limits<float>::min());
   p.largest = largestFinite(context.resultType);
   p.largestPartial = largestFinite(accumulate);
   p.halfSubnormalPartial = smallestSubnormal(accumulate) / 2;
@@ -37,7 +39,8 @@ double settle(double value, double propagated, double relative, const Precision&
   if (std::isnan(propagated)) propagated = kInfinity;
   if (!std::isfinite(value)) return std::isinf(propagated) ? kInfinity : 0.0;
   const double magnitude = std::fabs(value);
-  const double bound = propagated + (relative + precision.store) * magnitude + precision.halfSubnormal;
+  double bound = propagated + (relative + precision.store) * magnitude + precision.halfSubnormal;
+  if (magnitude < precision.smallestNormal) bound += magnitude;
   return std::isnan(bound) || magnitude + bound > precision.largest ? kInfinity : bound;
 }
 

@@ -16,6 +16,7 @@ struct Precision {
   double function = 0;    ///< Of what functions are computed in: f32, for f64 results f64; nothing accumulates there.
   double store = 0;       ///< Of the result's rounding to its dtype; 0 where arithmetic is no finer than that.
   double halfSubnormal = 0;         ///< Absolute error of a result that underflows.
+  double smallestNormal = 0;        ///< Of what is computed in: what is smaller may be taken for zero.
   double largest = 0;               ///< Largest finite value of the result's dtype.
   double largestPartial = 0;        ///< Of the accumulation type: partial sums beyond it overflow.
   double halfSubnormalPartial = 0;  ///< Of the accumulation type: absolute error of a term that underflows.

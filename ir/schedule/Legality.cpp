@@ -372,12 +372,19 @@ Status supported(const Problem& problem, const Target& target) {
     return unsupported(compiles + ("; '" + problem.primitives.valueName(static_cast<int32_t>(v))) + "' is " +
                        std::string(op::dtypeName(type)));
   }
-  for (size_t n = 0; n < problem.primitives.nodes.size() && !cuda; ++n) {
+  for (size_t n = 0; n < problem.primitives.nodes.size(); ++n) {
     const op::OperatorDef* def = op::findOperator(problem.primitives.nodes[n].op);
+    if (def == nullptr) continue;
     const int32_t value = problem.primitives.resultOf(n);
-    if (def != nullptr && def->transcendental && problem.types[static_cast<size_t>(value)].dtype == op::DType::kF64)
+    const op::DType type = problem.types[static_cast<size_t>(value)].dtype;
+    if (!cuda && def->transcendental && type == op::DType::kF64)
       return unsupported("the cpu device has " + std::string(def->name) + " for f32 only; '" +
                          problem.primitives.valueName(value) + "' is f64");
+    const bool sums = def->kind == op::OperatorKind::kContraction ||
+                      (def->kind == op::OperatorKind::kReduction && def->combine == op::Combine::kSum);
+    if (sums && type != op::DType::kF64 && problem.source.numerics.accumulate == op::DType::kF64)
+      return unsupported("sums of " + std::string(op::dtypeName(type)) + " are accumulated in f32; '" +
+                         problem.primitives.valueName(value) + "' is to be accumulated in f64");
   }
   return Status::ok();
 }

@@ -2,6 +2,7 @@
 
 #include "base/File.h"
 #include "conformance/Chains.h"
+#include "conformance/RandomChains.h"
 #include "ir/emit/cpu/CpuCompiler.h"
 #include "ir/schedule/Vary.h"
 #include "runtime/guard/Guard.h"
@@ -55,6 +56,43 @@ TEST_P(CpuConformance, RandomGenomesAreProvenRight) {
     EXPECT_LE(verdict.worstErrorShare, 1.0);
     genome = schedule::randomGenome(*problem, target, random);
   }
+}
+
+/// Five hundred chains of whatever the table holds: the default, and one random genome, through the whole guard.
+TEST(CpuRandomChains, AreProvenRight) {
+  Result<std::unique_ptr<runtime::Device>> device = runtime::openDevice("cpu");
+  ASSERT_TRUE(device.has_value()) << device.error().message();
+  const schedule::Target target = (*device)->target();
+  const std::string temp = *makeTempDirectory("/tmp", "ktune-chains");
+  {
+    emit::CpuCompiler compiler(temp);
+    const std::vector<test::RandomChain> chains = test::randomChains(target, 500);
+    ASSERT_EQ(chains.size(), 500u);
+    int proven = 0, unprovable = 0;
+    for (const test::RandomChain& chain : chains) {
+      SCOPED_TRACE("seed " + std::to_string(chain.seed) + " " + op::label(chain.problem.source));
+      Result<std::unique_ptr<runtime::Guard>> guard = runtime::Guard::create(chain.problem, **device, {});
+      if (!guard && guard.error().code() == StatusCode::kUnsupported) {
+        ++unprovable;  // Zeros would be right: nothing to tell a kernel by.
+        continue;
+      }
+      ASSERT_TRUE(guard.has_value()) << guard.error().message();
+      schedule::Random random(chain.seed);
+      for (const schedule::PlanGenome& genome :
+           {schedule::defaultGenome(chain.problem, target), schedule::randomGenome(chain.problem, target, random)}) {
+        Result<cache::Plan> plan = compiler.compile(chain.problem, genome, target);
+        ASSERT_TRUE(plan.has_value()) << plan.error().message() << "\n" << genome.text();
+        Result<std::unique_ptr<runtime::LoadedPlan>> loaded = (*device)->load(*plan);
+        ASSERT_TRUE(loaded.has_value()) << loaded.error().message();
+        const runtime::GuardVerdict verdict = (*guard)->prove(**loaded);
+        EXPECT_TRUE(verdict.right) << verdict.reason << ": " << verdict.detail << "\n" << genome.text();
+      }
+      ++proven;
+    }
+    EXPECT_GE(proven, 400) << unprovable;
+    std::printf("%d chains proven, %d without a check\n", proven, unprovable);
+  }
+  EXPECT_TRUE(removeTree(temp).isOk());
 }
 
 INSTANTIATE_TEST_SUITE_P(Chains, CpuConformance, testing::ValuesIn(test::chains()), [](const auto& info) {

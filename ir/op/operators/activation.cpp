@@ -194,8 +194,10 @@ Result<ValueType> infer(const Graph& graph, const Node& node, std::span<const Va
   if (operands.size() > 1 && operands[1].shape != operands[0].shape)
     return invalidArgument(operandText(graph, node, 1) + " must have shape " + shapeText(graph, operands[0].shape) +
                            " as " + operandText(graph, node, 0) + ", has " + shapeText(graph, operands[1].shape));
-  const Numbers numbers = numbersOf(*findOperator(node.op), node);
-  if (node.op == "clamp" && !(numbers.first <= numbers.second))
+  const OperatorDef& def = *findOperator(node.op);
+  const Numbers numbers = numbersOf(def, node);
+  // Two numbers are limits.
+  if (def.attributes.size() == 2 && !(numbers.first <= numbers.second))
     return invalidArgument("attribute 'low' must not be above 'high'");
   return operands[0];
 }
@@ -220,7 +222,7 @@ Element activate(double x, double dx, const Numbers& numbers, const Precision& p
   if constexpr (!IsExact<Rule>) {
     element.noise = Rule::noise(x, element.value, numbers) * precision.function;
     // e^-x overflows f32 (of f64 nothing so small is left): the quotient is 0 where it should be small.
-    if (x < -86) element.noise += std::fabs(element.value);
+    if (x < -86 || std::fabs(element.value) < precision.smallestNormal) element.noise += std::fabs(element.value);
   }
   return element;
 }
@@ -245,7 +247,7 @@ Status reference(const RefContext& context, const Node& node, std::span<const Re
         bound = settle(
             y,
             std::fabs(up) * (element.propagated + element.noise) + std::fabs(element.value) * boundAt(*operands[1], i),
-            precision.compute, precision);
+            precision.function, precision);
       } else if (IsExact<Rule> && std::isfinite(y)) {
         // Limits are rounded, values are not.
         bound = boundAt(x, i);

@@ -205,9 +205,8 @@ double elementBound(double a, double b, double y, double da, double db, const Pr
     if (!Rule::judges(a)) return kInfinity;
   }
   const double propagated = Rule::propagate(a, b, da, db);
-  if constexpr (IsTranscendental<Rule>) return settle(y, propagated, Rule::kUnits * precision.function, precision);
   if constexpr (Rule::kUnits == 0) return std::isfinite(y) ? propagated : settle(y, propagated, 0, precision);
-  return settle(y, propagated, Rule::kUnits * precision.compute, precision);
+  return settle(y, propagated, Rule::kUnits * precision.function, precision);
 }
 
 template <typename Rule>

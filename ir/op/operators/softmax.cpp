@@ -94,7 +94,7 @@ Status reference(const RefContext& context, const Node&, std::span<const RefTens
           const double y = d - std::log(total);
           const double error = u * (std::fabs(d) + 8 * std::fabs(std::log(total))) + rounding + shifted;
           result.values[at] = y;
-          result.bounds[at] = settle(y, error, precision.compute, precision);
+          result.bounds[at] = settle(y, error, u, precision);
         } else {
           const double y = std::exp(d) / total;
           const double underflow = 2 * precision.halfSubnormalPartial * 8388608 / total;  // 2^23: the smallest normal
