@@ -204,15 +204,23 @@ class KernelBuilder {
 
   // --- Computing a value at a step ----------------------------------------------------------------------------------
 
+  /// Whether a value has one row (column) that is repeated. A block of products has all its rows even where the result
+  /// has one: nothing is repeated then.
+  bool repeatsRow(int32_t value) const { return isOne(rowsOf(value)) && !(isProducts() && isOne(space.rows)); }
+  bool repeatsColumn(int32_t value) const {
+    return isOne(flatColumns(value)) && !(isProducts() && isOne(space.columns));
+  }
+  bool isProducts() const { return isCuda() && group.generator == Generator::kContraction; }
+
   /// The shape that VALUE has at STEP: one row or column where it is repeated.
   RankedTensorType tileType(int32_t value, const Step& step) {
-    int64_t rows = isOne(rowsOf(value)) ? 1 : step.rows;
-    int64_t columns = isOne(flatColumns(value)) ? 1 : step.columns;
+    int64_t rows = repeatsRow(value) ? 1 : step.rows;
+    int64_t columns = repeatsColumn(value) ? 1 : step.columns;
     return tile(rows, columns, element(value));
   }
 
   Value load(int32_t value, const Step& step, int64_t prefetch) {
-    bool oneRow = isOne(rowsOf(value)), oneColumn = isOne(flatColumns(value));
+    bool oneRow = repeatsRow(value), oneColumn = repeatsColumn(value);
     Value zero = (oneRow || oneColumn) ? index(0) : Value();
     Value tile = LoadTileOp::create(b, loc, tileType(value, step).clone(storedElement(value)), buffers[value],
                                     oneRow ? zero : step.row, oneColumn ? zero : step.column,
@@ -276,7 +284,7 @@ class KernelBuilder {
   }
 
   void store(int32_t value, Step& step) {
-    bool oneRow = isOne(rowsOf(value)), oneColumn = isOne(flatColumns(value));
+    bool oneRow = repeatsRow(value), oneColumn = repeatsColumn(value);
     Value zero = (oneRow || oneColumn) ? index(0) : Value();
     Value result = broadcast(evaluate(value, step), tileType(value, step));
     if (storedElement(value) != element(value))

@@ -63,10 +63,9 @@ op::DType partialsTypeOf(const Problem& problem, const Group& group) {
 op::DType storedTypeOf(const Problem& problem, int32_t value) {
   const op::Graph& graph = problem.primitives;
   const op::DType own = problem.types[static_cast<size_t>(value)].dtype;
-  const op::DType wide = problem.source.numerics.accumulate;
   const bool seen = graph.isInput(value) || std::any_of(graph.outputs.begin(), graph.outputs.end(),
                                                         [&](const op::Output& o) { return o.value == value; });
-  return !seen && op::isFloat(own) && op::isFloat(wide) && op::dtypeBytes(wide) > op::dtypeBytes(own) ? wide : own;
+  return !seen && op::isFloat(own) && op::dtypeBytes(own) < op::dtypeBytes(op::DType::kF32) ? op::DType::kF32 : own;
 }
 
 op::Dim rowStrideOf(const Problem& problem, int32_t value) {

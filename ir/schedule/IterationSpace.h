@@ -17,7 +17,7 @@ struct IterationSpace {
 [[nodiscard]] op::DType partialsTypeOf(const Problem& problem, const Group& group);
 
 /// The type in which VALUE lies in memory: its own for what the application sees; what only passes from kernel to
-/// kernel keeps the accumulation type's precision, or composites cut in two would round where nobody asked for it.
+/// kernel keeps the precision that is computed in, or composites cut in two would round where nobody asked for it.
 [[nodiscard]] op::DType storedTypeOf(const Problem& problem, int32_t value);
 
 /// Elements from one row of VALUE to the next: an input's own stride where it has one, else its columns.

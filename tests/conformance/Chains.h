@@ -127,6 +127,13 @@ inline std::vector<Chain> chains() {
     b.output(sum, residual);
     b.output(b.node("rms_norm", {sum, weight}, {{"eps", 1e-6}}), x);
   });
+  {
+    op::GraphBuilder b;  // No symbol, one row, one column.
+    int32_t x = b.input("x", DType::kF32, {Dim::fixed(1), Dim::fixed(300)});
+    b.output(
+        b.node("relu", {b.node("linear", {x, b.input("w", DType::kF32, {Dim::fixed(1), Dim::fixed(300)}, true)})}));
+    add("linear of one product", b.finish());
+  }
   // Rows that lie apart in memory, as in a slice of a wider tensor.
   auto apart = [&](std::string name, Result<op::Graph> graph, int64_t stride) {
     if (!graph) return;

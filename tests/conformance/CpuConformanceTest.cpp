@@ -58,7 +58,8 @@ TEST_P(CpuConformance, RandomGenomesAreProvenRight) {
   }
 }
 
-/// Five hundred chains of whatever the table holds: the default, and one random genome, through the whole guard.
+/// More than five hundred chains of whatever the table holds: the default, and one random genome, through the whole
+/// guard.
 TEST(CpuRandomChains, AreProvenRight) {
   Result<std::unique_ptr<runtime::Device>> device = runtime::openDevice("cpu");
   ASSERT_TRUE(device.has_value()) << device.error().message();
@@ -66,8 +67,8 @@ TEST(CpuRandomChains, AreProvenRight) {
   const std::string temp = *makeTempDirectory("/tmp", "ktune-chains");
   {
     emit::CpuCompiler compiler(temp);
-    const std::vector<test::RandomChain> chains = test::randomChains(target, 500);
-    ASSERT_EQ(chains.size(), 500u);
+    const std::vector<test::RandomChain> chains = test::randomChains(target, test::kRandomChains);
+    ASSERT_EQ(chains.size(), test::kRandomChains);
     int proven = 0, unprovable = 0;
     for (const test::RandomChain& chain : chains) {
       SCOPED_TRACE("seed " + std::to_string(chain.seed) + " " + op::label(chain.problem.source));
@@ -89,7 +90,7 @@ TEST(CpuRandomChains, AreProvenRight) {
       }
       ++proven;
     }
-    EXPECT_GE(proven, 400) << unprovable;
+    EXPECT_GE(proven, 500) << unprovable;
     std::printf("%d chains proven, %d without a check\n", proven, unprovable);
   }
   EXPECT_TRUE(removeTree(temp).isOk());

@@ -3,12 +3,16 @@
 // compiled by NVRTC for every architecture.
 #include <gtest/gtest.h>
 
+#include <array>
 #include <atomic>
+#include <functional>
+#include <optional>
 #include <thread>
 
 #include "base/File.h"
 #include "base/System.h"
 #include "conformance/Chains.h"
+#include "conformance/RandomChains.h"
 #include "conformance/emulation/EmulatedCuda.h"
 #include "ir/emit/cuda/CudaEmitter.h"
 #include "ir/schedule/Architecture.h"
@@ -50,6 +54,19 @@ std::vector<PlanGenome> genomesOf(const Problem& problem, const schedule::Target
   for (int i = 0; i < count; ++i) genomes.push_back(schedule::randomGenome(problem, target, random));
   return genomes;
 }
+
+#if KTUNE_WITH_CUDA
+/// Every core compiles what WORK(i) is for each i < COUNT; NVRTC has no lock of its own.
+void onEveryCore(size_t count, const std::function<void(size_t)>& work) {
+  std::atomic<size_t> next = 0;
+  std::vector<std::thread> threads;
+  for (int t = 0; t < std::max(1, usableCores()); ++t)
+    threads.emplace_back([&] {
+      for (size_t i = next++; i < count; i = next++) work(i);
+    });
+  for (std::thread& thread : threads) thread.join();
+}
+#endif
 
 class CudaConformance : public testing::TestWithParam<test::Chain> {
  protected:
@@ -110,15 +127,99 @@ TEST_P(CudaConformance, RandomGenomesCompileForEveryArchitecture) {
         EXPECT_NE(cubin->find(launch.symbol), std::string::npos) << launch.symbol;
     }
   };
-  // NVRTC has no lock of its own: every core compiles.
   const std::span<const schedule::Architecture> all = schedule::architectures();
-  std::atomic<size_t> next = 0;
-  std::vector<std::thread> threads;
-  for (int t = 0; t < std::max(1, usableCores()); ++t)
-    threads.emplace_back([&] {
-      for (size_t i = next++; i < all.size(); i = next++) compileFor(all[i], i + 1);
+  onEveryCore(all.size(), [&](size_t i) { compileFor(all[i], i + 1); });
+}
+#endif
+
+#if KTUNE_WITH_CUDA
+/// A plan with a cubin of a genome's source; what spills too much has none, and is no mistake of the source.
+Result<std::optional<cache::Plan>> compiled(const nvrtc::Nvrtc& nvrtc, const Problem& problem, const PlanGenome& genome,
+                                            const schedule::Target& target) {
+  emit::CudaEmitter emitter;
+  KTUNE_ASSIGN(emit::CudaSource source, emitter.emit(problem, genome, target));
+  Result<std::string> cubin =
+      nvrtc::compileKernels(nvrtc, {"kernel", source.text, target.architecture, emit::deviceLibrary()});
+  if (!cubin && cubin.error().code() == StatusCode::kUnsupported) return std::optional<cache::Plan>();
+  if (!cubin) return cubin.error().withPrefix(source.text);
+  cache::Artefact artefact{cache::ArtefactKind::kCubin, std::move(*cubin), {}};
+  artefact.digest = digestOf(artefact.bytes);
+  source.plan.artefacts.push_back(std::move(artefact));
+  return std::optional<cache::Plan>(std::move(source.plan));
+}
+
+/// The chains of cpu_conformance_test and as many in 16 bits, each for an architecture of its own.
+TEST(CudaRandomChains, CompileForSomeArchitecture) {
+  Result<const nvrtc::Nvrtc*> nvrtc = nvrtc::Nvrtc::load();
+  if (!nvrtc) GTEST_SKIP() << nvrtc.error().message();
+  const std::span<const schedule::Architecture> all = schedule::architectures();
+  for (const std::vector<op::DType>& dtypes : {std::vector{op::DType::kF32}, {op::DType::kBF16, op::DType::kF16}}) {
+    const std::vector<test::RandomChain> chains =
+        test::randomChains(schedule::cudaTarget("sm_90a"), test::kRandomChains / 2, dtypes);
+    ASSERT_EQ(chains.size(), test::kRandomChains / 2);
+    onEveryCore(chains.size(), [&](size_t i) {
+      const schedule::Target target = schedule::cudaTarget(std::string(all[i % all.size()].name));
+      schedule::Random random(chains[i].seed);
+      const Result<std::optional<cache::Plan>> plan =
+          compiled(**nvrtc, chains[i].problem, schedule::randomGenome(chains[i].problem, target, random), target);
+      EXPECT_TRUE(plan.has_value()) << "seed " << chains[i].seed << " " << target.architecture << ": "
+                                    << plan.status().message();
     });
-  for (std::thread& thread : threads) thread.join();
+  }
+}
+
+/// The same seeds as on the cpu, and as many in 16 bits, on a GPU: the default and a random genome, through the guard.
+TEST(GpuRandomChains, AreProvenRight) {
+  runtime::DeviceOptions options;
+  options.compileKernel = [](const std::string& source, const std::string& architecture) -> Result<std::string> {
+    KTUNE_ASSIGN(const nvrtc::Nvrtc* const nvrtc, nvrtc::Nvrtc::load());
+    return nvrtc::compileKernels(*nvrtc, {"device_kernel", source, architecture, {}});
+  };
+  Result<std::unique_ptr<runtime::Device>> device = runtime::openDevice("cuda:0", options);
+  if (!device) GTEST_SKIP() << "needs a GPU: " << device.error().message();
+  Result<const nvrtc::Nvrtc*> nvrtc = nvrtc::Nvrtc::load();
+  if (!nvrtc) GTEST_SKIP() << nvrtc.error().message();
+  const schedule::Target target = (*device)->target();
+  int proven = 0, unprovable = 0, plans = 0, spilled = 0;
+  for (const std::vector<op::DType>& dtypes : {std::vector{op::DType::kF32}, {op::DType::kBF16, op::DType::kF16}}) {
+    const std::vector<test::RandomChain> chains = test::randomChains(target, test::kRandomChains, dtypes);
+    struct Candidate {
+      PlanGenome genome;
+      Result<std::optional<cache::Plan>> plan = std::optional<cache::Plan>();
+    };
+    std::vector<std::array<Candidate, 2>> candidates(chains.size());
+    onEveryCore(chains.size(), [&](size_t i) {
+      schedule::Random random(chains[i].seed);
+      candidates[i][0].genome = schedule::defaultGenome(chains[i].problem, target);
+      candidates[i][1].genome = schedule::randomGenome(chains[i].problem, target, random);
+      for (Candidate& c : candidates[i]) c.plan = compiled(**nvrtc, chains[i].problem, c.genome, target);
+    });
+    for (size_t i = 0; i < chains.size(); ++i) {
+      SCOPED_TRACE("seed " + std::to_string(chains[i].seed) + " " + op::label(chains[i].problem.source));
+      Result<std::unique_ptr<runtime::Guard>> guard = runtime::Guard::create(chains[i].problem, **device, {});
+      if (!guard && guard.error().code() == StatusCode::kUnsupported) {
+        ++unprovable;
+        continue;
+      }
+      ASSERT_TRUE(guard.has_value()) << guard.error().message();
+      for (const Candidate& c : candidates[i]) {
+        ASSERT_TRUE(c.plan.has_value()) << c.plan.error().message();
+        if (!*c.plan) {
+          ++spilled;
+          continue;
+        }
+        Result<std::unique_ptr<runtime::LoadedPlan>> loaded = (*device)->load(**c.plan);
+        ASSERT_TRUE(loaded.has_value()) << loaded.error().message();
+        const runtime::GuardVerdict verdict = (*guard)->prove(**loaded);
+        EXPECT_TRUE(verdict.right) << verdict.reason << ": " << verdict.detail << "\n" << c.genome.text();
+        ASSERT_TRUE(verdict.device.isOk()) << verdict.device.toString();
+        ++plans;
+      }
+      ++proven;
+    }
+  }
+  EXPECT_GE(proven, 1000) << unprovable;
+  std::printf("%d chains and %d plans proven, %d without a check, %d spill\n", proven, plans, unprovable, spilled);
 }
 #endif
 

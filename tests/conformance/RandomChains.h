@@ -11,6 +11,9 @@
 
 namespace ktune::test {
 
+/// So many that five hundred can be proven: for some, zeros would be right.
+inline constexpr size_t kRandomChains = 560;
+
 struct RandomChain {
   uint64_t seed = 0;
   schedule::Problem problem;
