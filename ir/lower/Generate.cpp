@@ -204,9 +204,10 @@ class KernelBuilder {
 
   // --- Computing a value at a step ----------------------------------------------------------------------------------
 
-  /// Whether a value has one row (column) that is repeated. A block of products has all its rows even where the result
-  /// has one: nothing is repeated then.
-  bool repeatsRow(int32_t value) const { return isOne(rowsOf(value)) && !(isProducts() && isOne(space.rows)); }
+  /// Whether a value has one row (column) that is repeated. A block of threads has all its rows even where there is
+  /// only one: those past it compute for nobody, and must not write (what they read may be overwritten in place by
+  /// then). So do the columns of a block of products.
+  bool repeatsRow(int32_t value) const { return isOne(rowsOf(value)) && !(isCuda() && isOne(space.rows)); }
   bool repeatsColumn(int32_t value) const {
     return isOne(flatColumns(value)) && !(isProducts() && isOne(space.columns));
   }
@@ -508,7 +509,7 @@ class KernelBuilder {
         step.tiles[value] = evaluate(operand, step);  // The sum of one column is that column.
         continue;
       }
-      RankedTensorType wide = tile(isOne(rowsOf(value)) ? 1 : step.rows, step.columns, element(value));
+      RankedTensorType wide = tile(repeatsRow(value) ? 1 : step.rows, step.columns, element(value));
       Value addend = broadcast(evaluate(operand, step), wide);
       const op::Combine combine = combineOf(value);
       step.tiles[value] = reducedRows(combine, masked(combine, addend, step.column, limit));
@@ -599,7 +600,7 @@ class KernelBuilder {
     };
     SmallVector<Value> accumulators;
     for (int32_t value : reductions) {
-      int64_t rows = isOne(rowsOf(value)) ? 1 : outer.rows;
+      int64_t rows = repeatsRow(value) ? 1 : outer.rows;
       accumulators.push_back(splat(tile(rows, chunk, element(value)), identityOf(combineOf(value), element(value))));
     }
     SmallVector<Value> sums =

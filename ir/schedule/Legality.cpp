@@ -372,6 +372,20 @@ Status supported(const Problem& problem, const Target& target) {
     return unsupported(compiles + ("; '" + problem.primitives.valueName(static_cast<int32_t>(v))) + "' is " +
                        std::string(op::dtypeName(type)));
   }
+  // A GPU reads no element at an address that is no multiple of its size.
+  const auto misaligned = [&](const std::string& name, op::DType type, int64_t promised) {
+    return unsupported("cuda devices need elements at multiples of their size; '" + name + "' is " +
+                       std::string(op::dtypeName(type)) + " and promises an alignment of " + std::to_string(promised));
+  };
+  const op::Graph& source = problem.source;
+  for (const op::Input& input : source.inputs)
+    if (cuda && input.alignmentBytes < op::dtypeBytes(input.type.dtype))
+      return misaligned(input.name, input.type.dtype, input.alignmentBytes);
+  for (const op::Output& output : problem.primitives.outputs) {
+    const op::DType type = problem.types[static_cast<size_t>(output.value)].dtype;
+    if (cuda && output.aliasInput < 0 && output.alignmentBytes < op::dtypeBytes(type))
+      return misaligned(problem.primitives.valueName(output.value), type, output.alignmentBytes);
+  }
   for (size_t n = 0; n < problem.primitives.nodes.size(); ++n) {
     const op::OperatorDef* def = op::findOperator(problem.primitives.nodes[n].op);
     if (def == nullptr) continue;

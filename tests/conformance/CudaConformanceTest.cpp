@@ -132,6 +132,39 @@ TEST_P(CudaConformance, RandomGenomesCompileForEveryArchitecture) {
 }
 #endif
 
+/// Some of the random chains, executed on the CPU: what a GPU runs for all of them (GpuRandomChains).
+TEST(CudaRandomChains, SomeAreProvenRightOnTheCpu) {
+  const std::string temp = *makeTempDirectory("/tmp", "ktune-cuda-chains");
+  Result<std::unique_ptr<runtime::Device>> device = test::makeEmulatedCuda("sm_90a", temp);
+  if (!device) {
+    EXPECT_TRUE(removeTree(temp).isOk());
+    GTEST_SKIP() << device.error().message();
+  }
+  const schedule::Target& target = (*device)->target();
+  emit::CudaEmitter emitter;
+  int proven = 0;
+  for (const std::vector<op::DType>& dtypes : {std::vector{op::DType::kF32}, {op::DType::kBF16, op::DType::kF16}}) {
+    for (const test::RandomChain& chain : test::randomChains(target, 25, dtypes)) {
+      SCOPED_TRACE("seed " + std::to_string(chain.seed) + " " + op::label(chain.problem.source));
+      Result<std::unique_ptr<runtime::Guard>> guard = runtime::Guard::create(chain.problem, **device, {});
+      if (!guard && guard.error().code() == StatusCode::kUnsupported) continue;
+      ASSERT_TRUE(guard.has_value()) << guard.error().message();
+      schedule::Random random(chain.seed);
+      const PlanGenome genome = schedule::randomGenome(chain.problem, target, random);
+      Result<emit::CudaSource> source = emitter.emit(chain.problem, genome, target);
+      ASSERT_TRUE(source.has_value()) << source.error().message() << "\n" << genome.text();
+      Result<std::unique_ptr<runtime::LoadedPlan>> loaded =
+          (*device)->load(test::withSource(source->plan, source->text));
+      ASSERT_TRUE(loaded.has_value()) << loaded.error().message();
+      const runtime::GuardVerdict verdict = (*guard)->prove(**loaded);
+      EXPECT_TRUE(verdict.right) << verdict.reason << ": " << verdict.detail << "\n" << genome.text();
+      ++proven;
+    }
+  }
+  EXPECT_GE(proven, 40);
+  EXPECT_TRUE(removeTree(temp).isOk());
+}
+
 #if KTUNE_WITH_CUDA
 /// A plan with a cubin of a genome's source; what spills too much has none, and is no mistake of the source.
 Result<std::optional<cache::Plan>> compiled(const nvrtc::Nvrtc& nvrtc, const Problem& problem, const PlanGenome& genome,
