@@ -117,6 +117,14 @@ constexpr UnsupportedField kUnsupportedFields[] = {
     {"q_lora_rank", "low-rank query projections"}, {"quantization_config", "quantised weights"},
 };
 
+// The activation of a gated layer, as configurations call it; empty when it is none of ours.
+std::string gatedOperator(const std::string& activation) {
+  if (activation == "silu" || activation == "swish") return "silu_mul";
+  if (activation == "gelu") return "gelu_mul";
+  if (activation == "gelu_new" || activation == "gelu_pytorch_tanh") return "gelu_tanh_mul";
+  return {};
+}
+
 }  // namespace
 
 Result<WorkItem> itemFromJson(const Json& json, const std::string& where, const std::vector<int64_t>& edges) {
@@ -202,6 +210,8 @@ Result<Workload> workloadFromModel(const std::string& path, const std::vector<in
   KTUNE_ASSIGN(const bool attentionBias, config.booleanOr("attention_bias", false));
   KTUNE_ASSIGN(const bool mlpBias, config.booleanOr("mlp_bias", false));
 
+  KTUNE_ASSIGN(const std::string activation, config.textOr("hidden_act", "silu"));
+
   Workload workload;
   workload.source = "model " + type + " (" + path + ")";
   const op::Symbol m = tokensSymbol(edges);
@@ -230,6 +240,9 @@ Result<Workload> workloadFromModel(const std::string& path, const std::vector<in
   item("residual_add", 2 * perLayer, op::makeAdd(m, hidden, dtype));
   item("post_attention_layernorm", perLayer, op::makeRmsNorm(m, 1, hidden, eps, dtype));
   linear("gate_up_proj", perLayer, 2 * intermediate, hidden, mlpBias);
+  item("add_rms_norm", 2 * perLayer, op::makeAddRmsNorm(m, hidden, eps, dtype));
+  const std::string gated = gatedOperator(activation);
+  if (!gated.empty()) item(gated, perLayer, op::makeGated(gated, m, intermediate, dtype));
   linear("down_proj", perLayer, hidden, intermediate, mlpBias);
   item("norm", 1, op::makeRmsNorm(m, 1, hidden, eps, dtype));
   linear("lm_head", 1, vocabulary, hidden, false);
@@ -237,8 +250,9 @@ Result<Workload> workloadFromModel(const std::string& path, const std::vector<in
 
   workload.outOfScope = {{"embedding", "gathers are not tuned yet"},
                          {"rope", "rotary embeddings are not tuned yet"},
-                         {"attention", "attention is not tuned yet"},
-                         {"silu_mul", "the gated activation is not tuned yet"}};
+                         {"attention", "attention is not tuned yet"}};
+  if (gated.empty())
+    workload.outOfScope.push_back({"gated activation", "hidden_act \"" + activation + "\" is not known"});
   return workload;
 }
 

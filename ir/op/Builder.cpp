@@ -68,4 +68,29 @@ Result<Graph> makeAdd(const Symbol& tokens, int64_t columns, DType dtype) {
   return builder.finish();
 }
 
+Result<Graph> makeAddRmsNorm(const Symbol& tokens, int64_t columns, double eps, DType dtype) {
+  GraphBuilder b;
+  const int32_t m = b.symbol(tokens.name, tokens.min, tokens.max, tokens.edges);
+  const int32_t x = b.input("x", dtype, {Dim::symbolic(m), Dim::fixed(columns)});
+  const int32_t residual = b.input("residual", dtype, {Dim::symbolic(m), Dim::fixed(columns)});
+  const int32_t weight = b.input("weight", dtype, {Dim::fixed(columns)}, /*constant=*/true);
+  const int32_t sum = b.node("add", {x, residual}, {}, "sum");
+  b.output(sum, residual);
+  b.output(b.node("rms_norm", {sum, weight}, {{"eps", eps}}, "y"), x);
+  return b.finish();
+}
+
+Result<Graph> makeGated(std::string_view op, const Symbol& tokens, int64_t columns, DType dtype) {
+  GraphBuilder b;
+  const int32_t m = b.symbol(tokens.name, tokens.min, tokens.max, tokens.edges);
+  const int32_t gate = b.input("gate", dtype, {Dim::symbolic(m), Dim::fixed(columns)});
+  const int32_t up = b.input("up", dtype, {Dim::symbolic(m), Dim::fixed(columns)});
+  for (Input& input : b.graph().inputs) input.strides = {2 * columns, 1};
+  // The second half starts where the first ends.
+  int64_t& alignment = b.graph().inputs[static_cast<size_t>(up)].alignmentBytes;
+  while (columns * dtypeBytes(dtype) % alignment != 0) alignment /= 2;
+  b.output(b.node(std::string(op), {gate, up}, {}, "y"));
+  return b.finish();
+}
+
 }  // namespace ktune::op

@@ -44,5 +44,10 @@ class GraphBuilder {
 [[nodiscard]] Result<Graph> makeLinear(const Symbol& tokens, int64_t n, int64_t k, DType dtype);
 /// y[M, columns] = a[M, columns] + b[M, columns].
 [[nodiscard]] Result<Graph> makeAdd(const Symbol& tokens, int64_t columns, DType dtype);
+/// Both in place: residual[M, columns] += x[M, columns]; x = rms_norm(residual, weight[columns], eps).
+[[nodiscard]] Result<Graph> makeAddRmsNorm(const Symbol& tokens, int64_t columns, double eps, DType dtype);
+/// y[M, columns] = OP(gate[M, columns], up[M, columns]), OP one of silu_mul, gelu_mul, gelu_tanh_mul; gate and up are
+/// the halves of one tensor [M, 2 * columns].
+[[nodiscard]] Result<Graph> makeGated(std::string_view op, const Symbol& tokens, int64_t columns, DType dtype);
 
 }  // namespace ktune::op

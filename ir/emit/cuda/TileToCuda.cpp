@@ -131,6 +131,7 @@ class KernelPrinter {
   DenseSet<Value> written;
   DenseMap<Value, std::string> indices;
   DenseMap<Value, Buffer> buffers;
+  // One entry is copied to another by lookup(): operator[] on the left moves what operator[] on the right refers to.
   DenseMap<Value, Name> tiles;
   int64_t tileRows = 1, tileColumns = 1;
   // Elementwise operations of one shape that follow each other share one loop nest.
@@ -249,12 +250,12 @@ class KernelPrinter {
       return;
     }
     if (auto broadcast = dyn_cast<ir::BroadcastOp>(op)) {
-      tiles[broadcast.getResult()] = tiles[broadcast.getTile()];
+      tiles[broadcast.getResult()] = tiles.lookup(broadcast.getTile());
       return;
     }
     if (isa<arith::TruncFOp, arith::ExtFOp>(op) &&
         computeType(op.getOperand(0).getType()) == computeType(op.getResult(0).getType())) {
-      tiles[op.getResult(0)] = tiles[op.getOperand(0)];
+      tiles[op.getResult(0)] = tiles.lookup(op.getOperand(0));
       return;
     }
     if (op.getNumResults() == 1 && op.getNumRegions() == 0 && op.getDialect() &&
@@ -282,7 +283,7 @@ class KernelPrinter {
       indices[result] = name;
     };
     if (auto times = dyn_cast<arith::MulIOp>(op); times && indices[op.getOperand(1)] == "1") {
-      indices[result] = indices[op.getOperand(0)];
+      indices[result] = indices.lookup(op.getOperand(0));
     } else if (auto constant = dyn_cast<arith::ConstantOp>(op)) {
       indices[result] = std::to_string(cast<IntegerAttr>(constant.getValue()).getInt());
     } else if (auto id = dyn_cast<ir::TileIdOp>(op)) {
@@ -503,7 +504,7 @@ class KernelPrinter {
     for (auto [init, carried, result] : llvm::zip(loop.getInitArgs(), loop.getRegionIterArgs(), loop.getResults())) {
       line(declare(carried, "running") + ";");
       copy(init, carried, tiles[carried].text);
-      tiles[result] = tiles[carried];
+      tiles[result] = tiles.lookup(carried);
     }
     const std::string variable = fresh("position");
     indices[loop.getInductionVar()] = variable;
