@@ -7,6 +7,6 @@ namespace ktune::tools {
 inline constexpr const char* kVersion = KTUNE_VERSION;
 /// Version of the generators and the lowering. Raise it when the same genome begins to give other code: every record
 /// made before becomes stale.
-inline constexpr const char* kGeneratorVersion = "2";
+inline constexpr const char* kGeneratorVersion = "3";
 
 }  // namespace ktune::tools

@@ -74,6 +74,93 @@ TEST(Reference, ElementwiseValuesAndBroadcast) {
             (std::vector<double>{9, 19, 29, 8, 18, 28}));
 }
 
+// What Python's math module says of each formula.
+TEST(Reference, ActivationValues) {
+  struct Case {
+    const char* op;
+    double x, expected;
+    std::map<std::string, Attribute> attributes;
+  };
+  const Case cases[] = {
+      {"abs", -3, 3, {}},
+      {"exp", 1, 2.718281828459045, {}},
+      {"log", 2, 0.6931471805599453, {}},
+      {"tanh", 0.5, 0.46211715726000973, {}},
+      {"erf", 0.5, 0.5204998778130465, {}},
+      {"relu", -2, 0, {}},
+      {"relu", 2, 2, {}},
+      {"leaky_relu", -2, -0.02, {}},
+      {"leaky_relu", -2, -0.5, {{"slope", 0.25}}},
+      {"clamp", 5, 2, {{"low", -1.0}, {"high", 2.0}}},
+      {"hardtanh", -7, -1, {}},
+      {"sigmoid", 1, 0.7310585786300049, {}},
+      {"silu", 1, 0.7310585786300049, {}},
+      {"gelu", 1, 0.8413447460685429, {}},
+      {"gelu", -0.1, -0.0460172162722971, {}},
+      {"gelu_tanh", 1, 0.8411919906082768, {}},
+      {"elu", -1, -0.6321205588285577, {}},
+      {"elu", -1, -1.2642411176571153, {{"alpha", 2.0}}},
+      {"selu", -1, -1.1113307378125625, {}},
+      {"selu", 1, 1.0507009873554805, {}},
+      {"hardsigmoid", 1, 2.0 / 3, {}},
+      {"hardsigmoid", -4, 0, {}},
+      {"softplus", 1, 1.3132616875182228, {}},
+      {"softplus", -800, 0, {}},
+      {"softsign", -3, -0.75, {}},
+  };
+  for (const Case& c : cases) {
+    GraphBuilder b;
+    b.output(b.node(c.op, {b.input("x", DType::kF64, {Dim::fixed(1)})}, c.attributes));
+    const double y = evaluateOne(unwrap(b.finish()), {}, {tensor({1}, {c.x})}).values.at(0);
+    EXPECT_NEAR(y, c.expected, 1e-15 * std::max(1.0, std::fabs(c.expected))) << c.op << " " << c.x;
+  }
+  GraphBuilder b;
+  const int32_t gate = b.input("gate", DType::kF64, {Dim::fixed(1)});
+  b.output(b.node("silu_mul", {gate, b.input("up", DType::kF64, {Dim::fixed(1)})}));
+  EXPECT_NEAR(evaluateOne(unwrap(b.finish()), {}, {tensor({1}, {1}), tensor({1}, {-3})}).values.at(0),
+              -3 * 0.7310585786300049, 1e-15);
+}
+
+TEST(Reference, RowValues) {
+  const auto rowOf = [](const char* op, std::vector<double> x) {
+    GraphBuilder b;
+    const auto columns = static_cast<int64_t>(x.size());
+    b.output(b.node(op, {b.input("x", DType::kF64, {Dim::fixed(1), Dim::fixed(columns)})}));
+    return evaluateOne(unwrap(b.finish()), {}, {tensor({1, columns}, std::move(x))});
+  };
+  const auto near = [](const RefTensor& row, const std::vector<double>& expected) {
+    ASSERT_EQ(row.values.size(), expected.size());
+    for (size_t i = 0; i < expected.size(); ++i) EXPECT_NEAR(row.values[i], expected[i], 1e-14) << i;
+  };
+  near(rowOf("softmax", {1, 2, 3}), {0.09003057317038046, 0.24472847105479767, 0.6652409557748219});
+  // The maximum is subtracted: nothing overflows.
+  near(rowOf("softmax", {1001, 1002, 1003}), {0.09003057317038046, 0.24472847105479767, 0.6652409557748219});
+  near(rowOf("log_softmax", {1, 2, 3}), {-2.40760596444438, -1.4076059644443801, -0.40760596444438013});
+  near(rowOf("reduce_mean", {1, 2, 3, 6}), {3});
+  near(rowOf("reduce_max", {1, -7, 3, 2}), {3});
+  near(rowOf("reduce_min", {1, -7, 3, 2}), {-7});
+  EXPECT_TRUE(std::isnan(rowOf("reduce_max", {1, std::nan(""), 3}).values[0]));
+  EXPECT_TRUE(std::isnan(rowOf("reduce_min", {std::nan(""), 1, 3}).values[0]));
+  GraphBuilder b;
+  const int32_t x = b.input("x", DType::kF64, {Dim::fixed(1), Dim::fixed(4)});
+  const int32_t weight = b.input("weight", DType::kF64, {Dim::fixed(4)});
+  b.output(b.node("layer_norm", {x, weight, b.input("bias", DType::kF64, {Dim::fixed(4)})}));
+  near(evaluateOne(unwrap(b.finish()), {},
+                   {tensor({1, 4}, {1, 2, 3, 4}), tensor({4}, {2, 2, 2, 2}), tensor({4}, {1, 1, 1, 1})}),
+       {-1.6832708399378538, 0.105576386687382, 1.894423613312618, 3.6832708399378538});
+}
+
+TEST(Reference, LimitsInTheWrongOrderAreRefused) {
+  for (const char* op : {"clamp", "hardtanh"}) {
+    GraphBuilder b;
+    const int32_t x = b.input("x", DType::kF32, {Dim::fixed(4)});
+    b.output(b.node(op, {x}, {{"low", 2.0}, {"high", 1.0}}));
+    const Result<Graph> graph = b.finish();
+    ASSERT_FALSE(graph);
+    EXPECT_NE(graph.error().message().find("'low' must not be above 'high'"), std::string::npos);
+  }
+}
+
 TEST(Reference, BroadcastAgreesWithIndexArithmetic) {
   // [3, 1, 5] with [4, 1]: element (i, j, k) is x[i, 0, k] - y[j, 0].
   GraphBuilder b;

@@ -1,9 +1,11 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <functional>
 #include <random>
 
 #include "ir/op/Operator.h"
+#include "ir/schedule/Legality.h"
 #include "ir/schedule/Problem.h"
 #include "schedule/SampleProblems.h"
 
@@ -261,6 +263,49 @@ TEST(Problem, EverySampleFusesLegallyWhateverTheBits) {
       }
     }
   }
+}
+
+TEST(Problem, WhatNoKernelIsMadeForIsRefusedWithTheReason) {
+  Target cpu;
+  cpu.kind = DeviceKind::kCpu;
+  const Target cuda = cudaTarget("sm_90a");
+  const auto reason = [](const Target& target, const std::function<void(op::GraphBuilder&)>& build) {
+    op::GraphBuilder b;
+    build(b);
+    Result<Problem> problem = create(b);
+    EXPECT_TRUE(problem.has_value()) << problem.status().message();
+    const Status status = problem ? supported(*problem, target) : problem.status();
+    EXPECT_TRUE(status.isOk() || status.code() == StatusCode::kUnsupported);
+    return status.message();
+  };
+  const auto tanhOf = [](DType type) {
+    return [type](op::GraphBuilder& b) { b.output(b.node("tanh", {b.input("x", type, {Dim::fixed(8)})})); };
+  };
+  EXPECT_EQ(reason(cpu, tanhOf(DType::kF32)), "");
+  EXPECT_EQ(reason(cuda, tanhOf(DType::kF64)), "");
+  EXPECT_NE(reason(cpu, tanhOf(DType::kF64)).find("tanh for f32 only"), std::string::npos);
+
+  const auto summed = [](const char* op, DType type) {
+    return [op, type](op::GraphBuilder& b) {
+      b.output(b.node(op, {b.input("x", type, {Dim::fixed(8), Dim::fixed(8)})}));
+      b.numerics().accumulate = DType::kF64;
+    };
+  };
+  for (const Target& target : {cpu, cuda}) {
+    EXPECT_NE(reason(target, summed("reduce_sum", DType::kF32)).find("accumulated in f64"), std::string::npos);
+    EXPECT_EQ(reason(target, summed("reduce_max", DType::kF32)), "");
+    EXPECT_EQ(reason(target, summed("reduce_sum", DType::kF64)), "");
+  }
+
+  const auto aligned = [](int64_t alignment) {
+    return [alignment](op::GraphBuilder& b) {
+      b.output(b.node("neg", {b.input("x", DType::kF32, {Dim::fixed(8)})}));
+      b.graph().inputs[0].alignmentBytes = alignment;
+    };
+  };
+  EXPECT_EQ(reason(cuda, aligned(4)), "");
+  EXPECT_EQ(reason(cpu, aligned(2)), "");
+  EXPECT_NE(reason(cuda, aligned(2)).find("'x' is f32 and promises an alignment of 2"), std::string::npos);
 }
 
 }  // namespace

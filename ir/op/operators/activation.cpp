@@ -154,7 +154,7 @@ struct HardSigmoid {
   }
 };
 struct Softplus {
-  static constexpr const char* kFormula = "y = ln(1 + e^x), as max(x, 0) + ln(1 + e^-|x|)";
+  static constexpr const char* kFormula = "y = ln(1 + e^x), as max(x, 0) + ln(1 + e^-abs(x))";
   static double steepness(const Numbers&) { return 1; }
   static double value(double x, const Numbers&) {
     return std::isnan(x) ? x : std::max(x, 0.0) + std::log1p(std::exp(-std::fabs(x)));
@@ -167,7 +167,7 @@ struct Softplus {
   }
 };
 struct Softsign {
-  static constexpr const char* kFormula = "y = x / (1 + |x|)";
+  static constexpr const char* kFormula = "y = x / (1 + abs(x))";
   static double steepness(const Numbers&) { return 1; }
   static double value(double x, const Numbers&) { return x / (1 + std::fabs(x)); }
   static double noise(double, double y, const Numbers&) { return 4 * std::fabs(y); }

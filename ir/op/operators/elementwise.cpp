@@ -283,7 +283,7 @@ const OperatorDef kOperator_minimum = define<Minimum>("minimum", 2, "y = min(a, 
 const OperatorDef kOperator_neg = define<Neg>("neg", 1, "y = -a");
 const OperatorDef kOperator_sqrt = define<Sqrt>("sqrt", 1, "y = sqrt(a)");
 const OperatorDef kOperator_rsqrt = define<Rsqrt>("rsqrt", 1, "y = 1 / sqrt(a)");
-const OperatorDef kOperator_abs = define<Abs>("abs", 1, "y = |a|");
+const OperatorDef kOperator_abs = define<Abs>("abs", 1, "y = the magnitude of a");
 const OperatorDef kOperator_exp = define<Exp>("exp", 1, "y = e^a");
 const OperatorDef kOperator_log = define<Log>("log", 1, "y = ln(a); NaN below 0");
 const OperatorDef kOperator_tanh = define<Tanh>("tanh", 1, "y = tanh(a)");
