@@ -1,5 +1,9 @@
 #include <gtest/gtest.h>
 
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+
 #include "GoldenSection.h"
 #include "ir/op/Operator.h"
 
@@ -28,6 +32,26 @@ TEST(OperatorDoc, ShowsTheTable) {
              std::to_string(def->operandCount) + " | " + std::string(def->summary) + " | " + attributesText(*def) +
              " |\n";
   test::expectGoldenSection("operators.md", "operators", table);
+}
+
+// Composites are known by what they are made of: no generator and no emitter names one.
+TEST(OperatorDoc, NoCompositeIsNamedBelowTheTable) {
+  const std::filesystem::path root = std::filesystem::path(KTUNE_SOURCE_DIR) / "ir";
+  int files = 0;
+  for (const char* folder : {"lower", "emit"}) {
+    for (const auto& entry : std::filesystem::recursive_directory_iterator(root / folder)) {
+      if (!entry.is_regular_file()) continue;
+      std::ifstream stream(entry.path());
+      const std::string text((std::istreambuf_iterator<char>(stream)), std::istreambuf_iterator<char>());
+      ++files;
+      for (const OperatorDef* def : operatorTable()) {
+        if (def->kind != OperatorKind::kComposite) continue;
+        EXPECT_EQ(text.find("\"" + std::string(def->name) + "\""), std::string::npos)
+            << entry.path() << " " << def->name;
+      }
+    }
+  }
+  EXPECT_GT(files, 15);
 }
 
 }  // namespace

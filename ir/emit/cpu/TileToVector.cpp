@@ -507,6 +507,12 @@ struct MathPass : PassWrapper<MathPass, OperationPass<ModuleOp>> {
   StringRef getArgument() const final { return "ktune-math"; }
   StringRef getDescription() const final { return "Make polynomials of exp, log, tanh and erf of f32"; }
   void runOnOperation() final {
+    // Most kernels have none.
+    const WalkResult found = getOperation().walk([](Operation* op) {
+      return isa<math::ExpOp, math::LogOp, math::TanhOp, math::ErfOp>(op) ? WalkResult::interrupt()
+                                                                          : WalkResult::advance();
+    });
+    if (!found.wasInterrupted()) return;
     RewritePatternSet patterns(&getContext());
     populateMathPolynomialApproximationPatterns(patterns, [](StringRef name) {
       return name == math::ExpOp::getOperationName() || name == math::LogOp::getOperationName() ||
