@@ -8,6 +8,7 @@
 #include "ir/op/Builder.h"
 #include "ir/op/Canonical.h"
 #include "ir/op/GraphJson.h"
+#include "ir/op/Operator.h"
 
 namespace ktune::tools {
 
@@ -67,6 +68,33 @@ Result<op::Graph> makeLinearWithBias(const op::Symbol& tokens, int64_t n, int64_
   return b.finish();
 }
 
+/// Operators whose operands are rows of one length, or one such row.
+bool hasRowForm(const op::OperatorDef& def) {
+  return def.operandCount > 0 && def.kind != op::OperatorKind::kContraction && def.kind != op::OperatorKind::kConstant;
+}
+
+/// One node: every operand is [M, columns], or, where the operator wants that, the ones after the first are [columns].
+Result<op::Graph> makeRowOperator(const op::OperatorDef& def, const op::Symbol& tokens, int64_t columns,
+                                  op::DType dtype, const std::map<std::string, op::Attribute>& attributes) {
+  Result<op::Graph> first = invalidArgument("");
+  for (const bool alike : {true, false}) {
+    op::GraphBuilder b;
+    const int32_t m = b.symbol(tokens.name, tokens.min, tokens.max, tokens.edges);
+    std::vector<int32_t> operands;
+    for (int i = 0; i < def.operandCount; ++i) {
+      const op::Dim row = op::Dim::fixed(columns);
+      const bool whole = alike || i == 0;
+      operands.push_back(b.input("x" + std::to_string(i), dtype,
+                                 whole ? op::Shape{op::Dim::symbolic(m), row} : op::Shape{row}, /*constant=*/!whole));
+    }
+    b.output(b.node(std::string(def.name), std::move(operands), attributes, "y"));
+    Result<op::Graph> graph = b.finish();
+    if (graph || !alike) return graph ? std::move(graph) : std::move(first);
+    first = std::move(graph);
+  }
+  return first;
+}
+
 /// The short forms of docs/manifest.md.
 Result<WorkItem> itemFromShortForm(const Json& json, const std::string& where, const std::vector<int64_t>& edges) {
   KTUNE_ASSIGN(JsonObject object, JsonObject::of(json, where));
@@ -95,10 +123,18 @@ Result<WorkItem> itemFromShortForm(const Json& json, const std::string& where, c
   } else if (name == "add") {
     KTUNE_ASSIGN(const int64_t columns, sizeField(object, "columns"));
     graph = op::makeAdd(symbol, columns, *dtype);
+  } else if (const op::OperatorDef* def = op::findOperator(name); def != nullptr && hasRowForm(*def)) {
+    KTUNE_ASSIGN(const int64_t columns, sizeField(object, "columns"));
+    std::map<std::string, op::Attribute> attributes;
+    for (const op::AttributeDef& attribute : def->attributes) {
+      if (attribute.type != op::AttributeDef::Type::kNumber || !object.has(attribute.name)) continue;
+      KTUNE_ASSIGN(attributes[std::string(attribute.name)], object.numberOr(attribute.name, 0));
+    }
+    graph = makeRowOperator(*def, symbol, columns, *dtype, attributes);
   } else {
     return invalidArgument(where + ".op: \"" + name +
-                           "\" has no short form; those with one are linear, rms_norm and add (write others as a "
-                           "description: docs/manifest.md)");
+                           "\" has no short form; those with one are linear and the operators on rows of one length "
+                           "(docs/manifest.md; write others as a description)");
   }
   KTUNE_TRY(object.finish());
   if (!graph) return graph.error().withPrefix(where);

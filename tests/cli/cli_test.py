@@ -315,10 +315,19 @@ class TuneTest(CliTest):
     def test_every_short_form(self):
         options = ("--tokens", "4", "--device", OPTIONS.device, "--candidates", 3, "--json")
         for flags in (("--op", "add", "--columns", 48), ("--op", "linear", "--n", 16, "--k", 48, "--bias"),
-                      ("--op", "rms_norm", "--columns", 48, "--rows-per-token", 2, "--eps", "1e-5")):
+                      ("--op", "rms_norm", "--columns", 48, "--rows-per-token", 2, "--eps", "1e-5"),
+                      ("--op", "softmax", "--columns", 48), ("--op", "layer_norm", "--columns", 48, "--eps", "1e-4"),
+                      ("--op", "silu_mul", "--columns", 48), ("--op", "reduce_max", "--columns", 48)):
             with self.subTest(flags=flags):
                 result = self.ok(self.world.run("tune", *flags, *options)).json
                 self.assertEqual(result["counters"]["tuned"], 1)
+        for flags, words in ((("--op", "matmul", "--columns", 8), "has no short form"),
+                             (("--op", "gelu", "--columns", 8, "--eps", 1), "unknown field"),
+                             (("--op", "clamp", "--columns", 8), "'low'"), (("--op", "silu"), "columns")):
+            with self.subTest(flags=flags):
+                run = self.world.run("tune", *flags, "--device", OPTIONS.device)
+                self.assertEqual(run.code, 2, run)
+                self.assertIn(words, run.err)
 
 
 class RecordsTest(CliTest):

@@ -71,18 +71,21 @@ Command declareTune(CLI::App& root, Shell& shell) {
   CLI::App* app = root.add_subcommand("tune", "Tune one operator into the cache");
   auto o = std::make_shared<TuneOneOptions>();
   app->add_option("description", o->description, "JSON file with the operator's description; - reads standard input");
-  app->add_option("--op", o->op, "linear, rms_norm or add, instead of a description")->type_name("NAME");
+  app->add_option("--op", o->op,
+                  "linear, or an operator on rows of one length (docs/operators.md), instead of a description")
+      ->type_name("NAME");
   app->add_option("--n", o->n, "linear: output features")->type_name("N");
   app->add_option("--k", o->k, "linear: input features")->type_name("K");
   app->add_flag("--bias", o->bias, "linear: add a bias");
-  app->add_option("--columns", o->columns, "rms_norm, add: row length")->type_name("N");
+  app->add_option("--columns", o->columns, "Operators on rows: their length")->type_name("N");
   app->add_option("--rows-per-token", o->rowsPerToken, "rms_norm: rows per token, as in per-head norms")
       ->type_name("N");
-  app->add_option("--eps", o->eps, "rms_norm: epsilon (default: 1e-6)")->type_name("X");
+  app->add_option("--eps", o->eps, "Operators that have one: epsilon (default: theirs)")->type_name("X");
   app->add_option("--dtype", o->dtype, "Element type")->type_name("TYPE")->capture_default_str();
   addTuneOptions(*app, shell, *o, "1m");
   app->footer(
       "Examples:\n  ktune tune --op linear --n 6144 --k 4096 --dtype f32 --tokens 1,16\n"
+      "  ktune tune --op softmax --columns 4096 --tokens 16,256\n"
       "  ktune tune description.json --budget 30s");
   return {app, [&shell, app, o] { return run(shell, *app, *o); }};
 }
