@@ -83,7 +83,8 @@ class Inspector {
   /// Takes a reference in, in a form that a kernel of the device which reads it learns nothing from. May take
   /// EXPECTED's memory; what it leaves can be used for the next one. Errors: also kResourceExhausted.
   virtual Result<std::unique_ptr<KeptReference>> keep(Expected& expected) = 0;
-  /// GOT.data holds a tensor as large as EXPECTED, which this inspector keeps.
+  /// GOT.data holds a tensor as large as EXPECTED, which this inspector keeps. Errors: also kCorrupt, when EXPECTED is
+  /// no longer what was kept: something has written over it.
   virtual Result<Comparison> compare(const TensorView& got, const KeptReference& expected) = 0;
 };
 

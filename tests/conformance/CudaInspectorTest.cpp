@@ -56,6 +56,14 @@ TEST(CudaInspector, KeepsReferencesUnreadable) {
     ASSERT_NE(words, nullptr);
     copy.assign(words, words + 200);
   }
+  // Written over, it is no reference any more.
+  runtime::Expected expected{runtime::ReferenceValues(100, 1.5), runtime::ReferenceValues(100, 0.25)};
+  const std::unique_ptr<runtime::KeptReference> kept = *inspector->keep(expected);
+  std::vector<double> right(100, 1.5);
+  const runtime::TensorView view = runtime::TensorView::dense(op::DType::kF64, right.data(), {100});
+  EXPECT_TRUE(inspector->compare(view, *kept)->right());
+  const_cast<uint64_t*>(words)[150] ^= 1;
+  EXPECT_EQ(inspector->compare(view, *kept).status().code(), StatusCode::kCorrupt);
   // Equal numbers look different at every place, and different the next time.
   for (size_t i = 1; i < 200; ++i) {
     EXPECT_NE(sealed[0][i], sealed[0][0]);

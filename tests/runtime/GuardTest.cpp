@@ -513,6 +513,19 @@ TEST(RemoteGuard, InspectsOnTheDevice) {
   EXPECT_GT(device->transferred, before);
 }
 
+TEST(RemoteGuard, AReferenceThatWasWrittenOverIsMadeAnew) {
+  const Remote remote(*op::makeAdd({"M", 1, 64, {64}}, 4096, DType::kF32));
+  const std::unique_ptr<testing::RemoteDevice> device = remoteDevice(true, *FakeFaults::parse("wrong=1"));
+  std::unique_ptr<Guard> guard = *Guard::create(remote.problem, *device, {});
+  std::unique_ptr<LoadedPlan> honest = remote.load(*device, remote.usual), wrong = remote.load(*device, remote.other);
+  ASSERT_TRUE(guard->prove(*honest).right);
+  device->inspects->overwritten = 1;
+  EXPECT_TRUE(guard->screen(*honest).right);
+  device->inspects->overwritten = 1;
+  EXPECT_EQ(guard->screen(*wrong).reason, "wrong-result");
+  EXPECT_TRUE(guard->prove(*honest).right);
+}
+
 TEST(RemoteGuard, InspectsOnTheHostWhatDoesNotFitWithItsReferences) {
   const Remote remote(*op::makeAdd({"M", 1, 64, {64}}, 4096, DType::kF32));
   const std::unique_ptr<testing::RemoteDevice> device = remoteDevice(true);

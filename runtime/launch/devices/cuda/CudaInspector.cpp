@@ -295,11 +295,12 @@ uint64_t word(const void* address) {
 
 class SealedReference final : public KeptReference {
  public:
-  SealedReference(std::unique_ptr<DeviceMemory> memory, uint64_t count, uint64_t key)
-      : memory(std::move(memory)), count(count), key(key) {}
+  SealedReference(std::unique_ptr<DeviceMemory> memory, uint64_t count, uint64_t key, uint64_t checksum)
+      : memory(std::move(memory)), count(count), key(key), checksum(checksum) {}
   [[nodiscard]] uint64_t bytes() const override { return 2 * count * sizeof(double); }
   const std::unique_ptr<DeviceMemory> memory;  ///< Values, then bounds.
   const uint64_t count, key;
+  const uint64_t checksum;  ///< Of the sealed words.
 };
 
 class KernelInspector final : public Inspector {
@@ -365,7 +366,8 @@ class KernelInspector final : public Inspector {
       KTUNE_TRY(device_.copyToDevice(memory->data() + bytes, expected.bounds.data(), bytes));
       KTUNE_TRY(launch("ktune_inspect_seal", 2 * count, {word(memory->data()), 2 * count, key}).status());
     }
-    return std::unique_ptr<KeptReference>(std::make_unique<SealedReference>(std::move(memory), count, key));
+    KTUNE_ASSIGN(const uint64_t sealed, checksum(memory->data(), 2 * bytes));
+    return std::unique_ptr<KeptReference>(std::make_unique<SealedReference>(std::move(memory), count, key, sealed));
   }
 
   Result<Comparison> compare(const TensorView& got, const KeptReference& kept) override {
@@ -374,6 +376,8 @@ class KernelInspector final : public Inspector {
     const auto count = static_cast<uint64_t>(got.rows() * got.columns());
     if (count != reference.count) return internalError("a reference of another size");
     if (count == 0) return Comparison{};
+    KTUNE_ASSIGN(const uint64_t present, checksum(reference.memory->data(), reference.bytes()));
+    if (present != reference.checksum) return corrupt("a kept reference was written over");
     KTUNE_TRY(ensureScratch());
     KTUNE_TRY(sendLayout(got, flushAllowance(got.dtype), reference.key));
     KTUNE_ASSIGN(const unsigned blocks, launch("ktune_inspect_compare", count,
