@@ -31,7 +31,7 @@ endif()
 # The kinds of device: one line each here and one in runtime/launch/Device.cpp.
 set(KTUNE_DEVICE_SOURCES devices/cpu/CpuDevice.cpp)
 if(KTUNE_WITH_CUDA)
-  foreach(part IN ITEMS Cubin CudaContext CudaDevice CudaDot CudaInspector CudaPlan CudaTiming Driver Lease Nvml)
+  foreach(part IN ITEMS Cubin CudaContext CudaDevice CudaDot CudaInspector CudaKernels CudaPlan CudaTiming Driver Lease Nvml)
     list(APPEND KTUNE_DEVICE_SOURCES devices/cuda/${part}.cpp)
   endforeach()
 endif()

@@ -412,6 +412,20 @@ Status requireStaticLastDim(const Graph& graph, const Node& node, std::span<cons
                          shapeText(graph, shape));
 }
 
+Result<ValueType> inferNormalisation(const Graph& graph, const Node& node, std::span<const ValueType> operands) {
+  KTUNE_TRY(requireFloat(node.op, operands[0].dtype));
+  KTUNE_TRY(requireSameDType(graph, node, operands));
+  KTUNE_TRY(requireStaticLastDim(graph, node, operands));
+  const Shape expected = {operands[0].shape.back()};
+  for (size_t i = 1; i < operands.size(); ++i) {
+    if (operands[i].shape != expected)
+      return invalidArgument(operandText(graph, node, i) + " must have shape " + shapeText(graph, expected) + ", has " +
+                             shapeText(graph, operands[i].shape));
+  }
+  if (numberAttribute(node, "eps") < 0) return invalidArgument("attribute 'eps' must not be negative");
+  return operands[0];
+}
+
 double elementsOf(const ValueType& type, const std::vector<int64_t>& symbolValues) {
   double count = 1;
   for (const Dim& dim : type.shape) count *= static_cast<double>(dim.extent(symbolValues));

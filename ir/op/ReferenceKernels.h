@@ -87,6 +87,9 @@ void allocate(RefTensor& result, std::vector<int64_t> shape);
 [[nodiscard]] Status requireSameDType(const Graph& graph, const Node& node, std::span<const ValueType> operands);
 /// kInvalidArgument unless operand 0 has a last dim that is static.
 [[nodiscard]] Status requireStaticLastDim(const Graph& graph, const Node& node, std::span<const ValueType> operands);
+/// infer of a normalisation of rows: operand 0 is x[..., C], the others are parameters [C], attribute eps >= 0.
+[[nodiscard]] Result<ValueType> inferNormalisation(const Graph& graph, const Node& node,
+                                                   std::span<const ValueType> operands);
 /// Extents of a verified type multiplied, as a number of operations.
 [[nodiscard]] double elementsOf(const ValueType& type, const std::vector<int64_t>& symbolValues);
 

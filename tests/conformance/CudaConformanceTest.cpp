@@ -181,6 +181,30 @@ Result<std::optional<cache::Plan>> compiled(const nvrtc::Nvrtc& nvrtc, const Pro
   return std::optional<cache::Plan>(std::move(source.plan));
 }
 
+/// Values may have any name: words of C++ and CUDA, and what the device library calls its own.
+TEST(CudaNames, MayBeWordsOfTheLanguage) {
+  Result<const nvrtc::Nvrtc*> nvrtc = nvrtc::Nvrtc::load();
+  if (!nvrtc) GTEST_SKIP() << nvrtc.error().message();
+  const auto named = [](const std::array<std::string, 2>& names) {
+    const op::Symbol tokens{"M", 17, 64, {64}};
+    Result<op::Graph> graph = op::makeLinear(tokens, 64, 64, op::DType::kBF16);
+    EXPECT_TRUE(graph.has_value()) << graph.error().message();
+    for (size_t i = 0; i < graph->inputs.size(); ++i) graph->inputs[i].name = names[i];
+    return *graph;
+  };
+  const std::array<std::string, 2> words[] = {
+      {"while", "class"},        {"return", "new"},    {"threadIdx", "blockIdx"}, {"contractMma", "MmaLayout"},
+      {"rasterise", "template"}, {"ktune", "nullptr"}, {"contractDot", "union"},
+  };
+  onEveryCore(std::size(words), [&](size_t i) {
+    const Problem problem = problemOf(named(words[i]));
+    const schedule::Target target = schedule::cudaTarget("sm_90a");
+    const Result<std::optional<cache::Plan>> plan =
+        compiled(**nvrtc, problem, schedule::defaultGenome(problem, target), target);
+    EXPECT_TRUE(plan.has_value()) << words[i][0] << ", " << words[i][1] << ": " << plan.status().message();
+  });
+}
+
 /// The chains of cpu_conformance_test and as many in 16 bits, each for an architecture of its own.
 TEST(CudaRandomChains, CompileForSomeArchitecture) {
   Result<const nvrtc::Nvrtc*> nvrtc = nvrtc::Nvrtc::load();

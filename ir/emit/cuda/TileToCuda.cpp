@@ -40,7 +40,9 @@ class KernelPrinter {
     combined = roleText.getValue() == "combined";
     kernel.walk([&](ir::StoreTileOp store) { written.insert(store.getBuffer()); });
     kernel.walk([&](ir::ReduceOp) { ++reductionsLeft; });
-    for (const char* word : kReserved) used.insert(word);
+    SmallVector<StringRef> words;
+    StringRef(kReserved).split(words, ' ');
+    for (StringRef word : words) used.insert(word.str());
     for (auto [i, argument] : llvm::enumerate(kernel.getArguments())) {
       const std::string name = fresh(cast<StringAttr>(nameList[i]).getValue().str());
       if (isa<IndexType>(argument.getType())) {
@@ -77,49 +79,20 @@ class KernelPrinter {
   }
 
  private:
-  static constexpr const char* kReserved[] = {"Sum",
-                                              "Maximum",
-                                              "Minimum",
-                                              "magnitude",
-                                              "exponential",
-                                              "logarithm",
-                                              "hyperbolicTangent",
-                                              "errorFunction",
-                                              "squareRoot",
-                                              "widen",
-                                              "L",
-                                              "i",
-                                              "j",
-                                              "shared",
-                                              "rowTile",
-                                              "columnTile",
-                                              "int",
-                                              "float",
-                                              "double",
-                                              "const",
-                                              "for",
-                                              "if",
-                                              "void",
-                                              "char",
-                                              "long",
-                                              "short",
-                                              "auto",
-                                              "this",
-                                              "least",
-                                              "load",
-                                              "store",
-                                              "mask",
-                                              "reduceRows",
-                                              "inverseRoot",
-                                              "maximum",
-                                              "minimum",
-                                              "bf16",
-                                              "f16",
-                                              "f32",
-                                              "f64",
-                                              "int64",
-                                              "uint32",
-                                              "uint16"};
+  // Names that no value gets: C++, CUDA, and what the source is written with.
+  static constexpr llvm::StringLiteral kReserved =
+      "alignas alignof and and_eq asm auto bitand bitor bool break case catch char char8_t char16_t "
+      "char32_t class compl concept const consteval constexpr constinit const_cast continue co_await "
+      "co_return co_yield decltype default delete do double dynamic_cast else enum explicit export extern "
+      "false float for friend goto if inline int long mutable namespace new noexcept not not_eq nullptr "
+      "operator or or_eq private protected public register reinterpret_cast requires return short signed "
+      "sizeof static static_assert static_cast struct switch template this thread_local throw true try "
+      "typedef typeid typename union unsigned using virtual void volatile wchar_t while xor xor_eq "
+      "threadIdx blockIdx blockDim gridDim warpSize "
+      "Sum Maximum Minimum magnitude exponential logarithm hyperbolicTangent errorFunction squareRoot "
+      "widen L i j shared rowTile columnTile least load store mask reduceRows inverseRoot maximum minimum "
+      "bf16 f16 f32 f64 int64 uint32 uint16 contractDot contractSimt contractMma DotLayout SimtLayout "
+      "MmaLayout BlockLayout rasterise ktune";
   func::FuncOp kernel;
   KernelSchedule s;
   bool combined = false;

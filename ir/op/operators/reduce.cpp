@@ -18,33 +18,38 @@ Result<ValueType> infer(const Graph& graph, const Node& node, std::span<const Va
   return result;
 }
 
+// REDUCE(values of the row, index of its first element, value of the result, its bound) for each row of x.
+template <typename Row>
+Status eachRow(const RefContext& context, const RefTensor& x, RefTensor& result, const Row& reduce) {
+  const int64_t columns = x.shape.back();
+  const int64_t rows = productOf(x.shape) / columns;
+  allocate(result, withLast(x.shape, 1));
+  inPieces(context, rows, 1 + (1 << 14) / columns, [&](int64_t begin, int64_t end) {
+    for (int64_t row = begin; row < end; ++row) {
+      const auto at = static_cast<size_t>(row);
+      reduce(x.values.data() + row * columns, row * columns, result.values[at], result.bounds[at]);
+    }
+  });
+  return Status::ok();
+}
+
 // The sum times FACTOR; RELATIVE: of what multiplying takes.
 Status sumReference(const RefContext& context, double factor, double relative,
                     std::span<const RefTensor* const> operands, RefTensor& result) {
   const RefTensor& x = *operands[0];
   const int64_t columns = x.shape.back();
-  const int64_t rows = productOf(x.shape) / columns;
-  allocate(result, withLast(x.shape, 1));
   const Precision precision = precisionOf(context);
-  inPieces(context, rows, 1 + (1 << 14) / columns, [&](int64_t begin, int64_t end) {
-    for (int64_t row = begin; row < end; ++row) {
-      const double* values = x.values.data() + row * columns;
-      const Sum sum = sumOf(columns, [values](int64_t i) { return values[i]; });
-      double propagated = 0;
-      if (std::isfinite(sum.value)) {
-        const double squares = sumOf(columns, [values](int64_t i) { return values[i] * values[i]; }).value;
-        propagated = sumError(precision, columns, sum.reach, std::sqrt(squares));
-      }
-      if (!x.bounds.empty()) {
-        const double* bounds = x.bounds.data() + row * columns;
-        propagated += sumOf(columns, [bounds](int64_t i) { return bounds[i]; }).value;
-      }
-      const auto at = static_cast<size_t>(row);
-      result.values[at] = sum.value * factor;
-      result.bounds[at] = settle(sum.value * factor, propagated * factor, relative * precision.accumulate, precision);
+  return eachRow(context, x, result, [&](const double* values, int64_t first, double& value, double& bound) {
+    const Sum sum = sumOf(columns, [values](int64_t i) { return values[i]; });
+    double propagated = 0;
+    if (std::isfinite(sum.value)) {
+      const double squares = sumOf(columns, [values](int64_t i) { return values[i] * values[i]; }).value;
+      propagated = sumError(precision, columns, sum.reach, std::sqrt(squares));
     }
+    if (!x.bounds.empty()) propagated += sumOf(columns, [&](int64_t i) { return boundAt(x, first + i); }).value;
+    value = sum.value * factor;
+    bound = settle(value, propagated * factor, relative * precision.accumulate, precision);
   });
-  return Status::ok();
 }
 
 Status sum(const RefContext& context, const Node&, std::span<const RefTensor* const> operands, RefTensor& result) {
@@ -69,26 +74,18 @@ template <bool LARGEST>
 Status extreme(const RefContext& context, const Node&, std::span<const RefTensor* const> operands, RefTensor& result) {
   const RefTensor& x = *operands[0];
   const int64_t columns = x.shape.back();
-  const int64_t rows = productOf(x.shape) / columns;
-  allocate(result, withLast(x.shape, 1));
   const Precision precision = precisionOf(context);
-  inPieces(context, rows, 1 + (1 << 14) / columns, [&](int64_t begin, int64_t end) {
-    for (int64_t row = begin; row < end; ++row) {
-      double found = LARGEST ? -std::numeric_limits<double>::infinity() : std::numeric_limits<double>::infinity();
-      double bound = 0;
-      for (int64_t c = 0; c < columns; ++c) {
-        const int64_t i = row * columns + c;
-        const double v = x.values[static_cast<size_t>(i)];
-        bound = std::max(bound, boundAt(x, i));
-        if (std::isnan(v)) found = v;
-        if (LARGEST ? v > found : v < found) found = v;
-      }
-      const auto at = static_cast<size_t>(row);
-      result.values[at] = found;
-      result.bounds[at] = std::isfinite(found) ? bound : settle(found, bound, 0, precision);
+  return eachRow(context, x, result, [&](const double* values, int64_t first, double& found, double& bound) {
+    found = LARGEST ? -std::numeric_limits<double>::infinity() : std::numeric_limits<double>::infinity();
+    double error = 0;
+    for (int64_t c = 0; c < columns; ++c) {
+      const double v = values[c];
+      error = std::max(error, boundAt(x, first + c));
+      if (std::isnan(v)) found = v;
+      if (LARGEST ? v > found : v < found) found = v;
     }
+    bound = std::isfinite(found) ? error : settle(found, error, 0, precision);
   });
-  return Status::ok();
 }
 
 double operations(const Node&, std::span<const ValueType> operands, const ValueType&,

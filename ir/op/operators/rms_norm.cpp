@@ -8,19 +8,6 @@
 namespace ktune::op {
 namespace {
 
-Result<ValueType> infer(const Graph& graph, const Node& node, std::span<const ValueType> operands) {
-  KTUNE_TRY(requireFloat(node.op, operands[0].dtype));
-  KTUNE_TRY(requireSameDType(graph, node, operands));
-  KTUNE_TRY(requireStaticLastDim(graph, node, operands));
-  const Shape expected = {operands[0].shape.back()};
-  if (operands[1].shape != expected) {
-    return invalidArgument(operandText(graph, node, 1) + " must have shape " + shapeText(graph, expected) + ", has " +
-                           shapeText(graph, operands[1].shape));
-  }
-  if (numberAttribute(node, "eps") < 0) return invalidArgument("attribute 'eps' must not be negative");
-  return operands[0];
-}
-
 Result<int32_t> decompose(ExpandBuilder& builder, const Node& node, std::span<const int32_t> operands,
                           std::span<const ValueType> operandTypes) {
   const DType dtype = operandTypes[0].dtype;
@@ -107,7 +94,7 @@ OperatorDef define() {
   def.attributes = {
       {"eps", AttributeDef::Type::kNumber, /*required=*/false, 1e-6, "added to the mean square"},
   };
-  def.infer = infer;
+  def.infer = inferNormalisation;
   def.decompose = decompose;
   def.reference = reference;
   def.operations = operations;

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "runtime/launch/devices/cuda/Cubin.h"
+#include "runtime/launch/devices/cuda/CudaKernels.h"
 
 namespace ktune::runtime::cuda {
 
@@ -111,6 +111,7 @@ extern "C" __global__ void __launch_bounds__(kThreads) ktune_reference_dots(
 
 namespace {
 
+constexpr const char* kName = "ktune_reference_dots";
 constexpr int64_t kTile = 32;
 constexpr unsigned kThreads = 512;
 constexpr double kShareOfFree = 0.5;  // Of the free memory, at most.
@@ -118,14 +119,8 @@ constexpr int64_t kMostGridRows = 65535;
 
 class CudaDotEngine final : public op::DotEngine {
  public:
-  CudaDotEngine(std::shared_ptr<CudaContext> context, CUmodule module, CUfunction function)
-      : context_(std::move(context)), module_(module), function_(function) {}
-  ~CudaDotEngine() override {
-    Current current(*context_);
-    (void)context_->driver().moduleUnload(module_);
-  }
-  CudaDotEngine(const CudaDotEngine&) = delete;
-  CudaDotEngine& operator=(const CudaDotEngine&) = delete;
+  explicit CudaDotEngine(std::unique_ptr<CudaKernels> kernels)
+      : kernels_(std::move(kernels)), context_(kernels_->context()) {}
 
   Status dots(const double* x, int64_t rows, const double* w, int64_t columns, int64_t k, double* sums,
               double* reaches) override {
@@ -172,18 +167,15 @@ class CudaDotEngine final : public op::DotEngine {
  private:
   Status launch(const CudaMemory& x, const CudaMemory& w, const CudaMemory& sums, const CudaMemory& reaches,
                 int64_t rows, int64_t columns, int64_t k) {
-    CUdeviceptr addresses[] = {x.address(), w.address(), sums.address(), reaches.address()};
-    long long sizes[] = {rows, columns, k};
-    void* arguments[] = {&addresses[0], &addresses[1], &addresses[2], &addresses[3], &sizes[0], &sizes[1], &sizes[2]};
-    CUlaunchConfig config{};
-    config.gridDimX = static_cast<unsigned>((columns + kTile - 1) / kTile);
-    config.gridDimY = static_cast<unsigned>((rows + kTile - 1) / kTile);
-    config.gridDimZ = 1;
-    config.blockDimX = kThreads;
-    config.blockDimY = config.blockDimZ = 1;
-    config.hStream = context_->stream();
-    return context_->check(context_->driver().launchKernelEx(&config, function_, arguments, nullptr),
-                           "launching the reference's kernel");
+    const uint64_t arguments[] = {x.address(),
+                                  w.address(),
+                                  sums.address(),
+                                  reaches.address(),
+                                  static_cast<uint64_t>(rows),
+                                  static_cast<uint64_t>(columns),
+                                  static_cast<uint64_t>(k)};
+    return kernels_->launch(kName, static_cast<unsigned>((columns + kTile - 1) / kTile),
+                            static_cast<unsigned>((rows + kTile - 1) / kTile), kThreads, arguments);
   }
 
   // ROWS x COLUMNS, dense on the device, into rows STRIDE apart.
@@ -196,9 +188,8 @@ class CudaDotEngine final : public op::DotEngine {
     return Status::ok();
   }
 
+  std::unique_ptr<CudaKernels> kernels_;
   std::shared_ptr<CudaContext> context_;
-  CUmodule module_;
-  CUfunction function_;
   std::vector<double> block_;
 };
 
@@ -206,19 +197,9 @@ class CudaDotEngine final : public op::DotEngine {
 
 Result<std::unique_ptr<op::DotEngine>> makeCudaDotEngine(std::shared_ptr<CudaContext> context,
                                                          const std::string& cubin) {
-  KTUNE_TRY(inspectCubin(cubin));
-  CudaContext& c = *context;
-  Current current(c);
-  KTUNE_TRY(current.status());
-  CUmodule module = nullptr;
-  CUfunction function = nullptr;
-  KTUNE_TRY(c.check(c.driver().moduleLoadData(&module, cubin.data()), "loading the reference's kernel"));
-  const CUresult found = c.driver().moduleGetFunction(&function, module, "ktune_reference_dots");
-  if (found != CUDA_SUCCESS) {
-    (void)c.driver().moduleUnload(module);
-    return c.check(found, "finding the reference's kernel");
-  }
-  return std::unique_ptr<op::DotEngine>(std::make_unique<CudaDotEngine>(std::move(context), module, function));
+  KTUNE_ASSIGN(std::unique_ptr<CudaKernels> kernels,
+               CudaKernels::load(std::move(context), cubin, "the reference's kernel", {&kName, 1}));
+  return std::unique_ptr<op::DotEngine>(std::make_unique<CudaDotEngine>(std::move(kernels)));
 }
 
 }  // namespace ktune::runtime::cuda

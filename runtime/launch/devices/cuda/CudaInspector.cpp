@@ -3,12 +3,11 @@
 #include <algorithm>
 #include <bit>
 #include <limits>
-#include <map>
 #include <random>
 #include <string_view>
 #include <vector>
 
-#include "runtime/launch/devices/cuda/Cubin.h"
+#include "runtime/launch/devices/cuda/CudaKernels.h"
 
 namespace ktune::runtime::cuda {
 
@@ -443,46 +442,6 @@ class KernelInspector final : public Inspector {
   }
 };
 
-// The kernels of a cubin, launched on a context's stream.
-class Kernels {
- public:
-  Kernels(std::shared_ptr<CudaContext> context, CUmodule module) : context_(std::move(context)), module_(module) {}
-  ~Kernels() {
-    Current current(*context_);
-    (void)context_->driver().moduleUnload(module_);
-  }
-  Kernels(const Kernels&) = delete;
-  Kernels& operator=(const Kernels&) = delete;
-
-  Status find() {
-    for (const char* name : {"ktune_inspect_fill", "ktune_inspect_other", "ktune_inspect_checksum",
-                             "ktune_inspect_runs", "ktune_inspect_seal", "ktune_inspect_compare"})
-      KTUNE_TRY(context_->check(context_->driver().moduleGetFunction(&functions_[name], module_, name),
-                                "finding an inspector's kernel"));
-    return Status::ok();
-  }
-
-  Status launch(const char* name, unsigned blocks, std::span<const uint64_t> arguments) {
-    Current current(*context_);
-    KTUNE_TRY(current.status());
-    std::vector<void*> addresses;
-    for (const uint64_t& argument : arguments) addresses.push_back(const_cast<uint64_t*>(&argument));
-    CUlaunchConfig config{};
-    config.gridDimX = blocks;
-    config.gridDimY = config.gridDimZ = 1;
-    config.blockDimX = kInspectorThreads;
-    config.blockDimY = config.blockDimZ = 1;
-    config.hStream = context_->stream();
-    return context_->check(context_->driver().launchKernelEx(&config, functions_.at(name), addresses.data(), nullptr),
-                           "launching an inspector's kernel");
-  }
-
- private:
-  std::shared_ptr<CudaContext> context_;
-  CUmodule module_;
-  std::map<std::string_view, CUfunction> functions_;
-};
-
 }  // namespace
 
 std::unique_ptr<Inspector> makeKernelInspector(Device& device, InspectorLaunch launch) {
@@ -491,16 +450,12 @@ std::unique_ptr<Inspector> makeKernelInspector(Device& device, InspectorLaunch l
 
 Result<std::unique_ptr<Inspector>> makeCudaInspector(std::shared_ptr<CudaContext> context, Device& device,
                                                      const std::string& cubin) {
-  KTUNE_TRY(inspectCubin(cubin));
-  CudaContext& c = *context;
-  Current current(c);
-  KTUNE_TRY(current.status());
-  CUmodule module = nullptr;
-  KTUNE_TRY(c.check(c.driver().moduleLoadData(&module, cubin.data()), "loading the inspector's kernels"));
-  auto kernels = std::make_shared<Kernels>(std::move(context), module);
-  KTUNE_TRY(kernels->find());
+  constexpr const char* kNames[] = {"ktune_inspect_fill", "ktune_inspect_other", "ktune_inspect_checksum",
+                                    "ktune_inspect_runs", "ktune_inspect_seal",  "ktune_inspect_compare"};
+  KTUNE_ASSIGN(std::shared_ptr<CudaKernels> kernels,
+               CudaKernels::load(std::move(context), cubin, "an inspector's kernel", kNames));
   return makeKernelInspector(device, [kernels](const char* name, unsigned blocks, std::span<const uint64_t> arguments) {
-    return kernels->launch(name, blocks, arguments);
+    return kernels->launch(name, blocks, 1, kInspectorThreads, arguments);
   });
 }
 
